@@ -138,10 +138,10 @@ impl Batch {
     /// instruction is selected are copied, and those at the start.
     ///
     /// ```
-    /// # use trace::{Batch, example};
+    /// # use trackway_trace::{Batch, example};
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
-    /// let trace = trace::Trace::open(&path)?;
+    /// let trace = trackway_trace::Trace::open(&path)?;
     /// let mut steps = trace.steps(0)?;
     /// let batch = steps.next_batch()?.expect("there is something");
     /// let mut part = Batch::default();

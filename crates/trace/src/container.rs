@@ -138,7 +138,7 @@ pub(crate) struct DataHeader {
 }
 
 /// What the header of a code chunk says about its content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CodeHeader {
     /// Definitions in it.
     pub blocks: u32,

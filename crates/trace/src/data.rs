@@ -17,7 +17,7 @@ use crate::error::Problem;
 use crate::event::{self, RawEvent};
 use crate::model::Event;
 use crate::program::Program;
-use crate::span::{Span, Spans};
+use crate::span::{Span, VaryingAccesses};
 
 /// Returns the bytes of data behind a path; `None` if it is not defined. A fragment without access
 /// descriptors has no data.
@@ -153,14 +153,14 @@ pub(crate) struct DataTotal {
 
 /// Counts the accesses of `words`, whose data has the right length.
 pub(crate) fn count(source: DataSource<'_>, words: &[u32], fs_base: u64, buffer: &mut AccessBuffer) -> DataTotal {
-    let spans = &source.program.descriptors.spans;
+    let descriptors = &source.program.descriptors;
     let mut total = DataTotal { fs_base, ..DataTotal::default() };
     let mut data = source.data;
     for word in Words::new(words) {
         let bytes = match word {
             Word::Path(path) => {
-                let Some(span) = spans.get(path) else { continue };
-                total.path(spans, &span, data);
+                let Some(span) = descriptors.span(path) else { continue };
+                total.path(&descriptors.varying, &span, data);
                 usize::from(span.bytes)
             }
             Word::Event(event) => {
@@ -177,11 +177,11 @@ pub(crate) fn count(source: DataSource<'_>, words: &[u32], fs_base: u64, buffer:
 impl DataTotal {
     /// Adds a path whose data is at the start of `data`.
     #[inline]
-    pub(crate) fn path(&mut self, spans: &Spans, span: &Span, data: &[u8]) {
+    pub(crate) fn path(&mut self, varying: &VaryingAccesses, span: &Span, data: &[u8]) {
         self.reads += u64::from(span.reads);
         self.writes += u64::from(span.writes);
         if span.varying != 0 {
-            match spans.count_varying(span, data.get(..usize::from(span.bytes)).unwrap_or(&[])) {
+            match varying.count(span, data.get(..usize::from(span.bytes)).unwrap_or(&[])) {
                 Some((reads, writes)) => self.add(reads, writes),
                 None => self.lost += 1,
             }
@@ -238,7 +238,7 @@ impl DataCoder {
             unknown => return Err(Problem::Codec(unknown)),
         }
         let checksum = match header.codec {
-            CODEC_LANES => self.decoder.decode(&program.descriptors.spans, words, payload, length, data)?,
+            CODEC_LANES => self.decoder.decode(&program.descriptors, words, payload, length, data)?,
             _ => crc(&[data]),
         };
         if checksum == header.raw_crc { Ok(()) } else { Err(Problem::RawChecksum) }

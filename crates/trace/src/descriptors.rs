@@ -8,16 +8,17 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::dense_map::{DenseMap, Sentinel};
+use codec::lanes::DataLayouts;
 use wire::code::{self, AccessDescriptor, CONSTANT, HAS_BASE, HAS_FS, HAS_INDEX, IS_SHORT, NO_VALUE, WRITES};
 
 use crate::block::{Blocks, Refusal};
 use crate::model::{AccessDescriptors, Step};
-use crate::span::{Span, Spans};
+use crate::span::{self, Span, VaryingAccesses};
 
 /// The access descriptors of a recording.
 #[derive(Debug, Default)]
 pub(crate) struct DescriptorTable {
-    pub spans: Spans,
+    pub varying: VaryingAccesses,
     fragments: Vec<FragmentAccesses>,
     accesses: Vec<CompiledAccess>,
     /// Of every fragment, for each block, the end of its accesses in `accesses`.
@@ -25,22 +26,29 @@ pub(crate) struct DescriptorTable {
     paths: DenseMap<PathAccesses>,
 }
 
-/// What a visit of a path's accesses needs, in one place.
+/// What decoding, counting and visiting a path's accesses need, in one place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathAccesses {
+    pub span: Span,
     accesses_at: u32,
-    access_count: u16,
-    /// Bytes of data.
-    pub bytes: u16,
     pub instructions: u32,
 }
 
 impl Sentinel for PathAccesses {
-    const NONE: Self = Self { accesses_at: u32::MAX, access_count: 0, bytes: 0, instructions: 0 };
+    const NONE: Self = Self { span: Span::NOTHING, accesses_at: 0, instructions: 0 };
 
     #[inline]
     fn is_none(&self) -> bool {
-        self.accesses_at == u32::MAX
+        self.span.is_none()
+    }
+}
+
+impl DataLayouts for DescriptorTable {
+    type Layout = Span;
+
+    #[inline]
+    fn layout(&self, path: u32) -> Option<Span> {
+        self.span(path)
     }
 }
 
@@ -103,7 +111,7 @@ impl DescriptorTable {
     /// Returns the span of a path; `None` if its fragment has no descriptors and so no data.
     #[inline]
     pub(crate) fn span(&self, path: u32) -> Option<Span> {
-        self.spans.get(path)
+        self.paths.find(path).map(|path| path.span)
     }
 
     /// Iterates the accesses of the first `blocks` blocks of a fragment, block by block.
@@ -131,7 +139,7 @@ impl DescriptorTable {
     #[inline]
     pub(crate) fn accesses(&self, path: PathAccesses) -> &[CompiledAccess] {
         let at = path.accesses_at as usize;
-        self.accesses.get(at..at + usize::from(path.access_count)).unwrap_or(&[])
+        self.accesses.get(at..at + path.span.access_count()).unwrap_or(&[])
     }
 
     /// Adds the descriptors of a fragment whose blocks are those of `steps`. `executed` says how
@@ -148,7 +156,10 @@ impl DescriptorTable {
         let accesses_at = u32::try_from(self.accesses.len()).map_err(|_| Refusal::Full)?;
         u32::try_from(self.accesses.len() + descriptors.accesses.len()).map_err(|_| Refusal::Full)?;
         let block_counts: Vec<u16> = executed.iter().map(|path| path.blocks).collect();
-        self.spans.add(descriptors, &block_counts)?;
+        span::check(descriptors, &block_counts, &self.paths)?;
+        for ((path, span), executed) in self.varying.add(descriptors, &block_counts)?.zip(executed) {
+            self.paths.insert(path, PathAccesses { span, accesses_at, instructions: executed.instructions });
+        }
         let mut rest = descriptors.accesses;
         for (place, step) in steps.iter().enumerate() {
             let address = blocks.node(step.block().0).map_or(0, |node| node.address);
@@ -163,13 +174,6 @@ impl DescriptorTable {
             accesses_at,
             block_count: u16::try_from(steps.len()).unwrap_or(0),
         });
-        for ((path, &length), executed) in (descriptors.first_path..).zip(descriptors.lengths).zip(executed) {
-            let access_count = descriptors.accesses.iter().take_while(|access| access.block < executed.blocks).count();
-            let short = |count: usize| u16::try_from(count).unwrap_or(0);
-            let (access_count, bytes) = (short(access_count), short(length as usize));
-            self.paths
-                .insert(path, PathAccesses { accesses_at, access_count, bytes, instructions: executed.instructions });
-        }
         Ok(())
     }
 }

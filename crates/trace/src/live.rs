@@ -10,12 +10,12 @@ use crate::access::AccessBuffer;
 use crate::batch::{BATCH_STEPS, Batch};
 use crate::block::Blocks;
 use crate::data;
+use crate::definition::Definition;
 use crate::error::WriteError;
 use crate::model::{AccessDescriptors, DataMode, Fragment};
 use crate::open_chunk::OpenChunk;
 use crate::path_batch::{PATH_BATCH_WORDS, PathBatch};
 use crate::program::Program;
-use crate::record::Definition;
 use crate::tally::{DISCONTINUOUS, start_pc};
 use crate::visit::AccessVisitor;
 

@@ -16,10 +16,10 @@ use wire::code::{
 use wire::word::PATH_MAX;
 
 use crate::block::{Blocks, NONE, Node, Refusal};
+use crate::definition::Definition;
 use crate::descriptors::{DescriptorTable, ExecutedPath};
 use crate::error::WriteError;
 use crate::model::{AccessDescriptors, Counts, Fragment, Step, Terminator};
-use crate::record::Definition;
 
 /// A fragment in the tables.
 #[derive(Clone, Copy, Debug)]
@@ -198,37 +198,21 @@ impl Program {
     }
 
     /// Adds a definition from code chunk `sequence`.
-    pub(crate) fn define(&mut self, definition: &Definition<'_>, sequence: u32) -> Result<(), WriteError> {
-        match *definition {
-            Definition::Block { image, id, address, code } => {
-                self.blocks.add(image, id, address, code).map_err(|refusal| match refusal {
-                    Refusal::Twice => WriteError::BlockTwice { id },
-                    Refusal::Full => WriteError::Full,
-                    _ => WriteError::Block { id, address, length: code.len() },
-                })
-            }
-            Definition::Fragment { image, fragment } => {
-                let first_path = fragment.first_path;
-                self.add_fragment(image, &fragment, sequence).map_err(|refusal| match refusal {
-                    Refusal::UnknownBlock(block) => WriteError::UnknownBlock { first_path, block },
-                    Refusal::Twice => WriteError::PathTwice { first_path },
-                    Refusal::Full => WriteError::Full,
-                    _ => WriteError::Fragment { first_path },
-                })
-            }
-            Definition::AccessDescriptors(descriptors) => {
-                let first_path = descriptors.first_path;
-                self.add_descriptors(&descriptors).map_err(|refusal| match refusal {
-                    Refusal::Twice => WriteError::PathTwice { first_path },
-                    Refusal::Full => WriteError::Full,
-                    _ => WriteError::AccessDescriptors { first_path },
-                })
-            }
+    pub(crate) fn add(&mut self, definition: &Definition<'_>, sequence: u32) -> Result<(), Refusal> {
+        match definition {
+            &Definition::Block { image, id, address, code } => self.blocks.add(image, id, address, code),
+            Definition::Fragment { image, fragment } => self.add_fragment(*image, fragment, sequence),
+            Definition::AccessDescriptors(descriptors) => self.add_descriptors(descriptors),
         }
     }
 
+    /// As [`Self::add`], with an error that names the definition.
+    pub(crate) fn define(&mut self, definition: &Definition<'_>, sequence: u32) -> Result<(), WriteError> {
+        self.add(definition, sequence).map_err(|refusal| write_error(definition, refusal))
+    }
+
     /// Adds a fragment from code chunk `sequence`.
-    pub(crate) fn add_fragment(&mut self, image: u32, fragment: &Fragment<'_>, sequence: u32) -> Result<(), Refusal> {
+    fn add_fragment(&mut self, image: u32, fragment: &Fragment<'_>, sequence: u32) -> Result<(), Refusal> {
         self.check(fragment)?;
         let number = u32::try_from(self.fragments.len()).map_err(|_| Refusal::Full)?;
         let steps_at = u32::try_from(self.steps.len()).map_err(|_| Refusal::Full)?;
@@ -256,7 +240,7 @@ impl Program {
     }
 
     /// Adds the access descriptors of a fragment.
-    pub(crate) fn add_descriptors(&mut self, descriptors: &AccessDescriptors<'_>) -> Result<(), Refusal> {
+    fn add_descriptors(&mut self, descriptors: &AccessDescriptors<'_>) -> Result<(), Refusal> {
         let fragment =
             self.fragment_of(descriptors.first_path).filter(|fragment| fragment.first_path == descriptors.first_path);
         let fragment = *fragment.ok_or(Refusal::UnknownPath)?;
@@ -391,6 +375,26 @@ fn link(blocks: &Blocks, steps: &[Step], last: &Step, effects: &mut Vec<u32>) ->
             effects.extend([pops | u32::from(from_outside) << 8 | count << 16, goes_to]);
             effects.extend(pushes);
             Some((KIND_CALLS, at))
+        }
+    }
+}
+
+fn write_error(definition: &Definition<'_>, refusal: Refusal) -> WriteError {
+    match (definition, refusal) {
+        (_, Refusal::Full) => WriteError::Full,
+        (&Definition::Block { id, .. }, Refusal::Twice) => WriteError::BlockTwice { id },
+        (&Definition::Block { id, address, code, .. }, _) => WriteError::Block { id, address, length: code.len() },
+        (Definition::Fragment { fragment: Fragment { first_path, .. }, .. }, Refusal::UnknownBlock(block)) => {
+            WriteError::UnknownBlock { first_path: *first_path, block }
+        }
+        (
+            &Definition::Fragment { fragment: Fragment { first_path, .. }, .. }
+            | &Definition::AccessDescriptors(AccessDescriptors { first_path, .. }),
+            Refusal::Twice,
+        ) => WriteError::PathTwice { first_path },
+        (Definition::Fragment { fragment, .. }, _) => WriteError::Fragment { first_path: fragment.first_path },
+        (Definition::AccessDescriptors(descriptors), _) => {
+            WriteError::AccessDescriptors { first_path: descriptors.first_path }
         }
     }
 }

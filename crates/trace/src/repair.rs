@@ -56,8 +56,8 @@ fn data_checksum(trace: &Trace, place: usize, chunk: &Chunk, payload: &[u8]) -> 
     if chunk.header.codec != CODEC_LANES {
         return content_of(payload, &chunk.header).ok().map(|content| crc(&[&content]));
     }
-    let spans = &trace.program().descriptors.spans;
-    Decoder::default().decode(spans, &words, payload, length, &mut Vec::new()).ok()
+    let descriptors = &trace.program().descriptors;
+    Decoder::default().decode(descriptors, &words, payload, length, &mut Vec::new()).ok()
 }
 
 fn put(file: &mut [u8], chunk: &Chunk, checksum: u32) {

@@ -1,8 +1,8 @@
 //! How much data is behind each path, and how many accesses it holds.
 //!
 //! Spans follow from the access descriptors of fragments alone, without the code. So a writer can
-//! split words and data, compress and count them as they come. [`crate::descriptors`] knows the
-//! accesses themselves.
+//! split words and data, compress and count them as they come: it has [`Spans`].
+//! [`crate::descriptors`] keeps the spans with the accesses themselves.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::dense_map::{DenseMap, Sentinel};
@@ -39,6 +39,26 @@ impl Span {
     /// No data.
     pub(crate) const NOTHING: Self =
         Self { descriptors: u32::MAX, bytes: 0, most: 0, reads: 0, writes: 0, varying: 0, blocks: 0 };
+
+    /// The span of a path that has executed `blocks` blocks and has `length` bytes of data.
+    fn new(descriptors: &AccessDescriptors<'_>, blocks: u16, length: u32) -> Self {
+        let mut span = Self { blocks, bytes: u16::try_from(length).unwrap_or(0), ..Self::NOTHING };
+        for access in descriptors.accesses.iter().take_while(|access| access.block < blocks) {
+            let sum = match (happens_once(access), access.flags & WRITES != 0) {
+                (false, _) => &mut span.varying,
+                (true, false) => &mut span.reads,
+                (true, true) => &mut span.writes,
+            };
+            *sum += 1;
+        }
+        span
+    }
+
+    /// Returns the number of descriptors that apply to the path.
+    #[inline]
+    pub(crate) fn access_count(&self) -> usize {
+        usize::from(self.reads) + usize::from(self.writes) + usize::from(self.varying)
+    }
 }
 
 impl Sentinel for Span {
@@ -75,9 +95,15 @@ const _: () = assert!(RECORD_BYTES_MAX <= u16::MAX as usize);
 #[derive(Debug, Default)]
 pub(crate) struct Spans {
     spans: DenseMap<Span>,
+    pub varying: VaryingAccesses,
+}
+
+/// The varying accesses of all fragments, by the number of their access descriptors.
+#[derive(Debug, Default)]
+pub(crate) struct VaryingAccesses {
     /// Of each fragment, where its varying accesses begin.
-    varying_at: Vec<u32>,
-    varying: Vec<Varying>,
+    starts: Vec<u32>,
+    accesses: Vec<Varying>,
 }
 
 /// An access whose data says how often it happens.
@@ -125,38 +151,39 @@ impl Spans {
         self.spans.get(path)
     }
 
-    /// Adds the descriptors of a fragment whose exits have executed `executed` blocks, and returns
-    /// their number.
-    pub(crate) fn add(&mut self, descriptors: &AccessDescriptors<'_>, executed: &[u16]) -> Result<u32, Refusal> {
-        check(descriptors, executed)?;
-        if (descriptors.first_path..).zip(descriptors.lengths).any(|(path, _)| self.spans.get(path).is_some()) {
-            return Err(Refusal::Twice);
-        }
-        let number = u32::try_from(self.varying_at.len()).map_err(|_| Refusal::Full)?;
-        self.varying_at.push(u32::try_from(self.varying.len()).map_err(|_| Refusal::Full)?);
-        self.varying.extend(descriptors.accesses.iter().filter(|access| !happens_once(access)).map(Varying::new));
-        let most = descriptors.lengths.iter().copied().max().and_then(|most| u16::try_from(most).ok()).unwrap_or(0);
-        for ((path, &length), &blocks) in (descriptors.first_path..).zip(descriptors.lengths).zip(executed) {
-            let bytes = u16::try_from(length).unwrap_or(0);
-            let mut span = Span { descriptors: number, blocks, bytes, most, ..Span::NOTHING };
-            for access in descriptors.accesses.iter().take_while(|access| access.block < blocks) {
-                let sum = match (happens_once(access), access.flags & WRITES != 0) {
-                    (false, _) => &mut span.varying,
-                    (true, false) => &mut span.reads,
-                    (true, true) => &mut span.writes,
-                };
-                *sum += 1;
-            }
+    /// Adds the descriptors of a fragment whose exits have executed `executed` blocks.
+    pub(crate) fn add(&mut self, descriptors: &AccessDescriptors<'_>, executed: &[u16]) -> Result<(), Refusal> {
+        check(descriptors, executed, &self.spans)?;
+        for (path, span) in self.varying.add(descriptors, executed)? {
             self.spans.insert(path, span);
         }
-        Ok(number)
+        Ok(())
+    }
+}
+
+impl VaryingAccesses {
+    /// Adds the descriptors of a fragment whose exits have executed `executed` blocks, and returns
+    /// its paths and their spans. [`check`] has accepted the descriptors.
+    pub(crate) fn add<'a>(
+        &mut self,
+        descriptors: &'a AccessDescriptors<'_>,
+        executed: &'a [u16],
+    ) -> Result<impl Iterator<Item = (u32, Span)> + use<'a>, Refusal> {
+        let number = u32::try_from(self.starts.len()).map_err(|_| Refusal::Full)?;
+        self.starts.push(u32::try_from(self.accesses.len()).map_err(|_| Refusal::Full)?);
+        self.accesses.extend(descriptors.accesses.iter().filter(|access| !happens_once(access)).map(Varying::new));
+        let most = descriptors.lengths.iter().copied().max().and_then(|most| u16::try_from(most).ok()).unwrap_or(0);
+        let paths = (descriptors.first_path..).zip(descriptors.lengths).zip(executed);
+        Ok(paths.map(move |((path, &length), &blocks)| {
+            (path, Span { descriptors: number, most, ..Span::new(descriptors, blocks, length) })
+        }))
     }
 
     /// Counts the varying reads and writes of a path. `None` if the data is impossible.
-    pub(crate) fn count_varying(&self, span: &Span, data: &[u8]) -> Option<(u64, u64)> {
-        let at = *self.varying_at.get(span.descriptors as usize)? as usize;
+    pub(crate) fn count(&self, span: &Span, data: &[u8]) -> Option<(u64, u64)> {
+        let at = *self.starts.get(span.descriptors as usize)? as usize;
         let (mut reads, mut writes) = (0u64, 0u64);
-        for varying in self.varying.get(at..at + usize::from(span.varying))? {
+        for varying in self.accesses.get(at..at + usize::from(span.varying))? {
             let sum = if varying.writes { &mut writes } else { &mut reads };
             *sum = sum.saturating_add(varying.times.count(data)?);
         }
@@ -215,8 +242,12 @@ fn happens_once(access: &AccessDescriptor) -> bool {
     matches!(access.kind, code::PLAIN | code::BIT)
 }
 
-/// Refuses descriptors that refer to slots outside of the data.
-fn check(descriptors: &AccessDescriptors<'_>, executed: &[u16]) -> Result<(), Refusal> {
+/// Refuses descriptors that refer to slots outside of the data, and those of a path in `known`.
+pub(crate) fn check<T: Sentinel>(
+    descriptors: &AccessDescriptors<'_>,
+    executed: &[u16],
+    known: &DenseMap<T>,
+) -> Result<(), Refusal> {
     let lengths =
         descriptors.lengths.iter().all(|&length| length.is_multiple_of(4) && length as usize <= RECORD_BYTES_MAX);
     let in_order = descriptors.accesses.is_sorted_by_key(|access| (access.block, access.offset));
@@ -235,7 +266,8 @@ fn check(descriptors: &AccessDescriptors<'_>, executed: &[u16]) -> Result<(), Re
             return Err(Refusal::AccessDescriptors);
         }
     }
-    Ok(())
+    let mut paths = (descriptors.first_path..).zip(descriptors.lengths);
+    if paths.any(|(path, _)| known.find(path).is_some()) { Err(Refusal::Twice) } else { Ok(()) }
 }
 
 fn is_sound(access: &AccessDescriptor) -> bool {

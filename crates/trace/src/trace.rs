@@ -20,13 +20,15 @@ use memmap2::Mmap;
 use rayon::prelude::*;
 
 use crate::block::Blocks;
+use crate::code_chunk::read_code;
 use crate::container::{
     CODEC_RAW, CODEC_ZSTD, ChunkHeader, DataHeader, Extra, Kind, PathHeader, VERSION, crc, file_version,
 };
+use crate::definition::Definition;
 use crate::error::{Problem, ReadError};
 use crate::model::{Counts, DataMode, Exit, Module, ProcessInfo, Recording, Summary, ThreadInfo, ThreadSummary};
 use crate::program::Program;
-use crate::record::{Definition, Fact, read_code, read_exit, read_facts, read_recording};
+use crate::record::{Fact, read_exit, read_facts, read_recording};
 use crate::writer::{count_data, count_path, count_thread_data};
 
 /// A chunk and its offset in the file.
@@ -472,14 +474,7 @@ impl Trace {
         let mut unusable = 0;
         let mut first = None;
         read_code(&content, |definition| {
-            let accepted = match definition {
-                Definition::Block { image, id, address, code } => program.blocks.add(image, id, address, code),
-                Definition::Fragment { image, fragment } => {
-                    program.add_fragment(image, &fragment, chunk.header.sequence)
-                }
-                Definition::AccessDescriptors(descriptors) => program.add_descriptors(&descriptors),
-            };
-            if accepted.is_err() {
+            if program.add(&definition, chunk.header.sequence).is_err() {
                 unusable += 1;
                 first.get_or_insert_with(|| name(&definition));
             }

@@ -173,7 +173,7 @@ impl<W: AccessVisitor> PathVisit<'_, '_, W> {
     fn path(&mut self, path: PathAccesses) {
         self.executed(path.instructions.into());
         let Self { source, place: Some(place), scratch, visitor, .. } = self else { return };
-        let bytes = usize::from(path.bytes);
+        let bytes = usize::from(path.span.bytes);
         // With the data behind it, so that visitors can read a few bytes more than a value has.
         let data = source.data.get(place.at..).filter(|data| data.len() >= bytes).unwrap_or(&[]);
         place.at += bytes;

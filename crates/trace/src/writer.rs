@@ -25,10 +25,12 @@ use hashbrown::{HashMap, HashSet};
 
 use wire::word;
 
-use crate::container::{CODEC_FAST, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, CodeHeader, RAW_BYTES_MAX};
+use crate::code_chunk::CodeContent;
+use crate::container::{CODEC_FAST, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, RAW_BYTES_MAX};
+use crate::definition::Definition;
 use crate::error::WriteError;
 use crate::model::{AccessDescriptors, DataMode, Exit, Fragment, Module, ProcessInfo, Recording, Summary, ThreadInfo};
-use crate::record::{CodeContent, Fact};
+use crate::record::Fact;
 use crate::span::Spans;
 
 use output::Output;
@@ -136,7 +138,7 @@ pub struct Writer {
     options: Options,
     mode: DataMode,
     code: CodeContent,
-    facts: Vec<u8>,
+    facts: Vec<Fact>,
     open: HashMap<u32, PendingWords>,
     open_words: usize,
     open_data: usize,
@@ -216,13 +218,13 @@ impl Writer {
 
     /// Defines a block, before any fragment that it is part of.
     pub fn block(&mut self, image: u32, id: u32, address: u64, code: &[u8]) -> Result<(), WriteError> {
-        self.code.add_block(image, id, address, code);
+        self.code.add(&Definition::Block { image, id, address, code });
         self.send_long_code()
     }
 
     /// Defines a fragment, before any of its paths is executed.
     pub fn fragment(&mut self, image: u32, fragment: &Fragment<'_>) -> Result<(), WriteError> {
-        self.code.add_fragment(image, fragment);
+        self.code.add(&Definition::Fragment { image, fragment: *fragment });
         if self.mode != DataMode::None {
             // The worker refuses a fragment with more blocks than fit.
             let executed = fragment.exits.iter().map(|exit| (exit & 0xffff) as u16).collect();
@@ -233,7 +235,7 @@ impl Writer {
 
     /// Defines the access descriptors of a fragment, before any of its paths is executed.
     pub fn access_descriptors(&mut self, descriptors: &AccessDescriptors<'_>) -> Result<(), WriteError> {
-        self.code.add_descriptors(descriptors);
+        self.code.add(&Definition::AccessDescriptors(*descriptors));
         if let Some(executed) = self.without_descriptors.remove(&descriptors.first_path) {
             // The worker checks the descriptors more closely and reports what is wrong.
             let _ = self.spans.add(descriptors, &executed);
@@ -247,26 +249,26 @@ impl Writer {
 
     /// A file was mapped executable.
     pub fn module(&mut self, image: u32, module: &Module) -> Result<(), WriteError> {
-        Fact::Module { image, module: module.clone() }.write(&mut self.facts);
+        self.facts.push(Fact::Module { image, module: module.clone() });
         Ok(())
     }
 
     /// Code in this range is no longer there.
     pub fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), WriteError> {
-        Fact::Unmapped { image, address, length, tsc }.write(&mut self.facts);
+        self.facts.push(Fact::Unmapped { image, address, length, tsc });
         Ok(())
     }
 
     /// Records a process of the family. The last record of a process counts.
     pub fn process(&mut self, process: &ProcessInfo) -> Result<(), WriteError> {
-        Fact::Process(process.clone()).write(&mut self.facts);
+        self.facts.push(Fact::Process(process.clone()));
         Ok(())
     }
 
     /// Announces a thread, before its first path.
     pub fn thread(&mut self, info: &ThreadInfo) -> Result<(), WriteError> {
         self.threads.insert(info.thread);
-        Fact::Thread(info.clone()).write(&mut self.facts);
+        self.facts.push(Fact::Thread(info.clone()));
         Ok(())
     }
 
@@ -419,13 +421,8 @@ impl Writer {
             self.send(Job::Facts(facts))?;
         }
         if !self.code.is_empty() {
-            let header = CodeHeader {
-                blocks: self.code.blocks,
-                fragments: self.code.fragments,
-                code_bytes: self.code.code_bytes() as u64,
-            };
-            let content = self.code.take();
-            self.send(Job::Code(header, content))?;
+            let code = std::mem::take(&mut self.code);
+            self.send(Job::Code(code))?;
         }
         Ok(())
     }

@@ -73,7 +73,7 @@ impl PendingData {
             Some(rest) => count_event(&mut explicit, rest),
             None => {}
         };
-        let path = |span: &Span, data: &[u8]| total.path(spans, span, data);
+        let path = |span: &Span, data: &[u8]| total.path(&spans.varying, span, data);
         let taken = encoder.append(spans, words, data, path, event);
         total.reads = total.reads.saturating_add(explicit.reads);
         total.writes = total.writes.saturating_add(explicit.writes);

@@ -16,19 +16,20 @@ use super::output::Output;
 use super::pending::PendingData;
 use super::{Codec, Options, Pressure, Spare};
 use crate::access::AccessBuffer;
+use crate::code_chunk::CodeContent;
 use crate::container::{
-    CODEC_RAW, CODEC_ZSTD, ChunkHeader, CodeHeader, DataHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader,
-    RAW_BYTES_MAX, TRAILER_BYTES, crc, file_header, trailer,
+    CODEC_RAW, CODEC_ZSTD, ChunkHeader, DataHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader, RAW_BYTES_MAX,
+    TRAILER_BYTES, crc, file_header, trailer,
 };
 use crate::error::WriteError;
 use crate::model::{Counts, Exit, Recording, Summary, ThreadSummary};
 use crate::program::Program;
-use crate::record::{Fact, read_code, read_facts, write_exit, write_recording};
+use crate::record::{Fact, write_exit, write_recording};
 use crate::tally::{PathTotal, Tally};
 
 pub(super) enum Job {
-    Code(CodeHeader, Vec<u8>),
-    Facts(Vec<u8>),
+    Code(CodeContent),
+    Facts(Vec<Fact>),
     Path(PathJob),
     Finish(Exit),
 }
@@ -132,8 +133,8 @@ impl Worker {
             self.waiting.fetch_sub(job.as_ref().map_or(0, Job::words), Ordering::Relaxed);
             let result = match job {
                 None => self.written(|output| output.settle()),
-                Some(Job::Code(header, content)) => self.code(header, &content),
-                Some(Job::Facts(content)) => self.facts(&content),
+                Some(Job::Code(content)) => self.code(&content),
+                Some(Job::Facts(facts)) => self.facts(facts),
                 Some(Job::Path(path)) => self.paths(path, queue),
                 Some(Job::Finish(exit)) => match self.finish(exit) {
                     Ok(()) => return Some(self.summary),
@@ -150,34 +151,35 @@ impl Worker {
         }
     }
 
-    fn code(&mut self, header: CodeHeader, content: &[u8]) -> Result<(), WriteError> {
+    fn code(&mut self, content: &CodeContent) -> Result<(), WriteError> {
         let mut refusal = None;
-        let (program, sequence) = (&mut self.program, self.sequence);
-        let result = read_code(content, |definition| {
-            if let Err(error) = program.define(&definition, sequence) {
+        for definition in content.definitions() {
+            if let Err(error) = self.program.define(&definition, self.sequence) {
                 refusal.get_or_insert(error);
             }
-        });
-        debug_assert!(result.is_ok(), "the writer reads what it wrote");
+        }
+        let header = content.header();
         self.summary.blocks += u64::from(header.blocks);
         self.summary.fragments += u64::from(header.fragments);
         self.summary.code_bytes += header.code_bytes;
-        self.chunk(Kind::Code, content, Extra::Code(header))?;
+        self.chunk(Kind::Code, &content.encoded(), Extra::Code(header))?;
         refusal.map_or(Ok(()), Err)
     }
 
-    fn facts(&mut self, content: &[u8]) -> Result<(), WriteError> {
-        let (threads, summary) = (&mut self.threads, &mut self.summary);
-        let result = read_facts(content, |fact| match fact {
-            Fact::Thread(info) => {
-                let new = ThreadSummary { info, ..ThreadSummary::default() };
-                threads.entry(new.info.thread).or_insert(new);
+    fn facts(&mut self, facts: Vec<Fact>) -> Result<(), WriteError> {
+        let mut content = Vec::new();
+        for fact in facts {
+            fact.write(&mut content);
+            match fact {
+                Fact::Thread(info) => {
+                    let new = ThreadSummary { info, ..ThreadSummary::default() };
+                    self.threads.entry(new.info.thread).or_insert(new);
+                }
+                Fact::Module { .. } => self.summary.modules += 1,
+                Fact::Unmapped { .. } | Fact::Process(_) => {}
             }
-            Fact::Module { .. } => summary.modules += 1,
-            Fact::Unmapped { .. } | Fact::Process(_) => {}
-        });
-        debug_assert!(result.is_ok(), "the writer reads what it wrote");
-        self.chunk(Kind::Facts, content, Extra::None)
+        }
+        self.chunk(Kind::Facts, &content, Extra::None)
     }
 
     /// Appends a path chunk. If many words wait, it encodes the next path chunk at the same time:
