@@ -211,8 +211,8 @@ impl Shared {
         into.clear();
         into.reserve(count);
         // SAFETY: in bounds as asserted, and aligned; the capacity was reserved. The protocol
-        // leaves the segment to the recorder; the words are copied before anybody looks at them, so
-        // that a target that still writes to it can spoil its own trace and nothing else.
+        // leaves the segment to the recorder; the words are copied before the recorder examines
+        // them, so that a target that still writes to it can spoil its own trace and nothing else.
         unsafe {
             let words = self.memory.as_mut_ptr().add(wire::segment_offset(slot, segment)).cast::<u32>();
             into.as_mut_ptr().copy_from_nonoverlapping(words, count);
@@ -241,8 +241,8 @@ impl Shared {
     fn copy(&self, offset: usize, length: usize, into: &mut Vec<u8>) {
         into.reserve(length);
         // SAFETY: callers stay in the mapping; the capacity was reserved; the bytes are copied
-        // before anybody looks at them, so that a target that still writes can spoil its own trace
-        // and nothing else.
+        // before the recorder examines them, so that a target that still writes can spoil its own
+        // trace and nothing else.
         unsafe {
             let end = into.as_mut_ptr().add(into.len());
             end.copy_from_nonoverlapping(self.memory.as_ptr().add(offset), length);
