@@ -91,7 +91,7 @@ _start:
 wrong:  exit    1
 7:      pushfq
         pop     rax
-        and     eax, 0x100              # the trap flag is nobody's business
+        and     eax, 0x100              # the trap flag must be clear
         jnz     wrong
         report  rbx                     # 0x4441d711
         exit    0

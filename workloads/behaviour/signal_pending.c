@@ -109,7 +109,7 @@ static void in_two_threads(void)
     }
     stop = 1;
     CHECK(pthread_join(other, NULL) == 0);
-    /* Nobody is there to take it; it waits for the process. */
+    /* No thread can take it; it stays pending for the process. */
     for (int i = 0; i < KINDS; i++) {
         counts[numbers[i]] = 0;
         CHECK(kill(getpid(), numbers[i]) == 0);

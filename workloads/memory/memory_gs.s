@@ -255,7 +255,7 @@ _start:
         keep    rax
         get_base
 
-        mov     eax, gs                 # the selector is nobody's
+        mov     eax, gs                 # the selector, which no program has set
         keep    rax
         push    gs
         pop     rax

@@ -2,7 +2,7 @@
    a thread loads is used and what comes of it is stored in memory of its own, so that the recorded accesses of one
    thread can be checked against each other: what was stored must follow from what was loaded.
 
-   race [THOUSANDS [THREADS]]: about so many thousand instructions in all. The memory is always at the same place. */
+   race [THOUSANDS [THREADS]]: about THOUSANDS thousand instructions in all. The memory is always at the same place. */
 #include "common.h"
 #include <pthread.h>
 #include <stdint.h>

@@ -111,7 +111,7 @@ static inline struct range share(long total, int number)
     return (struct range){total * number / thread_count, total * (number + 1) / thread_count};
 }
 
-/* A well-mixed function of `index`: the same number whoever asks, in whatever order. */
+/* A well-mixed function of `index`: the same number for every caller, in whatever order. */
 static inline uint64_t random_bits(uint64_t index)
 {
     uint64_t mixed = (index + 1) * 0x9e3779b97f4a7c15u;

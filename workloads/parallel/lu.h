@@ -1,7 +1,7 @@
 /* LU decomposition of a dense matrix in blocks, without pivoting (the diagonal dominates). The two programs that include
  * this differ in where a block lies: they define block() and STRIDE.
  *
- * Blocks are dealt to the threads in turn. Each block is changed in a fixed order, whoever does it.
+ * Blocks are dealt to the threads in turn. Each block is changed in a fixed order, whichever thread does it.
  */
 #ifndef PARALLEL_LU_H
 #define PARALLEL_LU_H

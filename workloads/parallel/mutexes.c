@@ -1,4 +1,4 @@
-/* Each thread locks and unlocks a mutex of its own: locks that nobody contends for.
+/* Each thread locks and unlocks a mutex of its own: uncontended locks.
    mutexes THREADS [SIZE]: SIZE thousand times in all. */
 #include "common.h"
 

@@ -20,7 +20,7 @@ struct cell {
     vector centre, mass_centre;
     double half, mass;
     long body; /* -1: none */
-    long children[CHILDREN]; /* 0: none; the root is nobody's child */
+    long children[CHILDREN]; /* 0: none; the root has no parent */
     int is_leaf;
 };
 

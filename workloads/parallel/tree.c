@@ -52,7 +52,7 @@ static struct cell *child_of(int number, struct cell *cell, int which)
     return new_cell(number, cell->x + (which & 1 ? half : -half), cell->y + (which & 2 ? half : -half), half);
 }
 
-/* Puts a point below a cell that the caller has locked, or that nobody else knows. */
+/* Puts a point below a cell that the caller has locked, or that no other thread knows. */
 static void push_down(int number, struct cell *cell, struct point *point)
 {
     int which = quadrant(cell, point);

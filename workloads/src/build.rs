@@ -110,8 +110,8 @@ impl Builder {
         moved
     }
 
-    /// Creates the directory. It may be in one that everybody writes to, so it must belong to this
-    /// user.
+    /// Creates the directory. Its parent may be writable for all users, so the directory must
+    /// belong to this user.
     fn make_directory(&self) -> Result<(), Error> {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&self.directory).map_err(at(&self.directory))?;

@@ -321,7 +321,7 @@ const PROGRAMS: &[Program] = &[
         "water: 64 molecules, kinetic energy 1.628097092e+02, potential energy -1.908791053e+02\n"),
     parallel!("matmul", "matmul.c"; "matrix product in tiles"; "48" =>
         "matmul: 48 x 48, weighted sum 1.383480542e+02, sums agree\n"),
-    parallel!("mutexes", "mutexes.c"; "locks that nobody contends for"; "2" => "mutexes: 2000 locked, counts agree\n"),
+    parallel!("mutexes", "mutexes.c"; "uncontended locks"; "2" => "mutexes: 2000 locked, counts agree\n"),
     parallel!("mutex", "mutex.c"; "one lock for all"; "2" =>
         "mutex: 2000 locked, mixed afa82a1ef06f73f0, counts agree\n"),
     parallel!("counts", "counts.c"; "reference counts"; "2" =>

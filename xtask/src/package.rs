@@ -2,8 +2,8 @@
 //! packed copies outside the repository, and records a program with it.
 //!
 //! Dependencies between our packages are patched to the unpacked copies, because a registry does
-//! not have these versions yet. Nothing is downloaded: the tests have built it all before. What is
-//! built lands under `target/packages` and is used again.
+//! not have these versions yet. Nothing is downloaded, because the tests have built all
+//! dependencies before. Build results are kept under `target/packages`.
 
 use std::fmt::Write;
 use std::fs;

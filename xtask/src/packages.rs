@@ -1,5 +1,5 @@
-//! Finds out which programs for a command of `cargo xtask` are missing before anything is built,
-//! and installs them.
+//! Finds and installs the missing programs that a command of `cargo xtask` needs, before anything
+//! is built.
 //!
 //! `xtask/packages.txt` is the list; a new package is a line there.
 
@@ -20,7 +20,7 @@ pub struct Arguments {
     no_install: bool,
 }
 
-/// Installs what is missing of these sections of the list.
+/// Installs the missing packages of these sections of the list.
 pub fn require(sections: &[&str], arguments: &Arguments) -> Result<(), String> {
     let missing = missing(sections);
     if missing.is_empty() {

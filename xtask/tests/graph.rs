@@ -116,7 +116,7 @@ fn the_graph_reads_from_the_bottom_to_the_top() {
     }
 }
 
-/// Absences that something relies on, whoever edits the list.
+/// Absences that other parts rely on. A change of the list must not add these edges.
 #[test]
 fn what_must_not_be_known_is_not() {
     let without_tests = |name: &str| {
@@ -129,7 +129,7 @@ fn what_must_not_be_known_is_not() {
         assert!(dependencies(alone).is_empty(), "{alone} depends on {:?}", dependencies(alone));
     }
     assert!(!dependencies("filter").contains(&"trace"));
-    // Truth that shares code with what it judges would share its mistakes.
+    // An oracle that shares code with what it judges would share its mistakes.
     assert_eq!(without_tests("oracle"), "oracle ->");
     // Only the command and what maintainers run may launch processes.
     for (name, _) in actual_lines(&metadata()) {

@@ -1,4 +1,4 @@
-// Threads read from a pipe and poll it while a timer interrupts whoever it finds. ROUNDS bytes for each of four readers; a
+// Threads read from a pipe and poll it while a timer interrupts any of them. ROUNDS bytes for each of four readers; a
 // second argument makes the interrupted calls restart.
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,4 +1,4 @@
-// Exceptions through deep stacks, of several types, in threads, and one that nobody catches.
+// Exceptions through deep stacks, of several types, in threads, and one that is not caught.
 #include <iostream>
 #include <map>
 #include <stdexcept>

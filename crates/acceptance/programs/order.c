@@ -1,5 +1,5 @@
-// order OPERATIONS [THREADS]: threads synchronise in many ways, each so many times, in a random order. Every lock, node and slot has a
-// number and a counter of turns; whoever has it calls the function with this number and turn, so that the order of turns can
+// order OPERATIONS [THREADS]: threads synchronise in many ways, each of them OPERATIONS times, in a random order. Every lock, node and slot has a
+// number and a counter of turns; the thread that has it calls the function with this number and turn, so that the order of turns can
 // be seen in the order of calls. Prints where the functions are.
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -22,7 +22,7 @@ _Static_assert(OBJECTS == 256, "as many as there are functions for");
 
 static unsigned turns[OBJECTS];
 
-// Now and then whoever has an object holds it for a while, so that others try in vain, and makes a system call, so that what follows has
+// Now and then the thread that has an object holds it for a while, so that others try in vain, and makes a system call, so that what follows has
 // a time of its own.
 static void hold(void) {
     static _Thread_local unsigned count;

@@ -1,4 +1,4 @@
-// Sixty-four threads compute the same thing over and over, ROUNDS times, under a shower of signals: from a timer, from the
+// Sixty-four threads compute the same thing over and over, ROUNDS times, under many signals: from a timer, from the
 // main thread, from themselves. Handlers nest and run on alternate stacks.
 #define _GNU_SOURCE
 #include <pthread.h>

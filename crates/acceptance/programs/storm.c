@@ -69,7 +69,7 @@ static void check_sent(struct receiver *to, int number, const siginfo_t *info, i
     if (code != SI_TIMER && info->si_pid != getpid())
         FAIL("signal %d from %d", number, info->si_pid);
     if (code == SI_QUEUE || code == SI_TIMER) {
-        // Of several standard signals one is pending; nobody says which.
+        // Of several standard signals one is pending; which one is not specified.
         int value = info->si_value.sival_int;
         if (is_real_time(number) ? value != to->next_value : value < 0 || value >= BURST)
             FAIL("signal %d value %d instead of %d", number, info->si_value.sival_int, to->next_value);
@@ -200,7 +200,7 @@ static void act(unsigned *seed, unsigned char *code)
     }
 }
 
-// Does what it is told about the signal that is being sent.
+// Executes a command about the signal that is being sent.
 static void obey(struct receiver *self)
 {
     sigset_t set, pending;

@@ -1,5 +1,5 @@
 // Waits for two seconds in every kind of system call at once, a thread for each, and prints how each wait ended and whether it had
-// the right length. Nobody interrupts them by a signal, so none may end early or with EINTR.
+// the right length. No signal interrupts them, so none may end early or with EINTR.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -192,7 +192,7 @@ static long do_lock(void) {
     return flock(again, LOCK_EX);
 }
 
-// `stretches`: the kernel does not tell how much of the time is left, so the wait may take longer; never shorter.
+// `stretches`: the kernel does not report how much of the time is left, so the wait may take longer; never shorter.
 static struct wait {
     const char *name;
     long (*call)(void);

@@ -9,7 +9,7 @@ use trace::Trace;
 use crate::Data;
 use crate::listing;
 
-/// Only `fxsave` and its kin access as many bytes.
+/// Only `fxsave` and similar instructions access at least this number of bytes.
 const STATE_BYTES_MIN: usize = 512;
 
 /// One read or write by an instruction.

@@ -187,7 +187,7 @@ pub fn is_alive(pid: i32) -> bool {
     !matches!(state_of(pid), None | Some('Z' | 'X'))
 }
 
-/// Returns the letter for the state of a process in /proc.
+/// Returns the character that /proc shows for the state of a process.
 #[must_use]
 pub fn state_of(pid: i32) -> Option<char> {
     stat(&format!("/proc/{pid}/stat"))?.0.chars().next()

@@ -129,7 +129,7 @@ impl Witness {
         } else if signal == libc::SIGTRAP && signal_code(thread) == Some(HANDLER_ENTERED) {
             self.handler_entered(thread);
         } else if signal_code(thread).is_none() {
-            // A group stop; nobody would wake it.
+            // A group stop: no other process would continue it.
             resume_to_syscall(thread, 0);
         } else {
             self.deliver(thread, signal);
@@ -209,7 +209,7 @@ fn resume_to_syscall(thread: pid_t, signal: c_int) {
 }
 
 /// Makes a request whose data is a number. If it fails, the thread was killed meanwhile; the next
-/// wait tells.
+/// wait reports that.
 fn request(request: libc::c_uint, thread: pid_t, data: usize) {
     // SAFETY: none of the requests made here takes a pointer.
     unsafe { libc::ptrace(request, thread, 0, std::ptr::without_provenance_mut::<c_void>(data)) };

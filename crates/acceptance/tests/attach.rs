@@ -1,5 +1,5 @@
-//! Attaching to running processes and leaving them: they never notice, and nothing of ours stays
-//! behind.
+//! Attaching to running processes and detaching from them: the processes never notice, and nothing
+//! of ours stays behind.
 
 use std::fs;
 use std::io::Write as _;
@@ -19,15 +19,15 @@ use workloads::{Exit, Variant};
 
 const C: &[&str] = &["gcc", "-O1", "-pthread"];
 
-/// Programs with many threads leave little of the machine to tests that have to be in time.
+/// Programs with many threads leave little processor time to tests that depend on timing.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// For a test that takes all of the machine.
+/// For a test that uses the whole machine.
 fn in_a_crowd() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For a test that has to be in time.
+/// For a test that depends on timing.
 fn without_a_crowd() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -50,7 +50,7 @@ fn record(pid: i32, output: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Records a process for so many seconds; it goes on.
+/// Records a process for this number of seconds; the process goes on.
 fn visit(pid: i32, seconds: &str) -> Trace {
     let directory = scratch();
     let output = directory.path().join("t.trk");
@@ -67,7 +67,7 @@ fn task_count(pid: i32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// What the kernel knows about the signals of a process.
+/// The signal masks of a process in /proc.
 fn signal_settings(pid: i32, wanted: &[&str]) -> Vec<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let lines = status.lines().filter(|line| wanted.iter().any(|name| line.starts_with(name)));
@@ -76,21 +76,21 @@ fn signal_settings(pid: i32, wanted: &[&str]) -> Vec<String> {
     settings
 }
 
-/// What a process does with signals.
+/// The signals that a process ignores and handles.
 fn handled_signals(pid: i32) -> Vec<String> {
     signal_settings(pid, &["SigIgn", "SigCgt"])
 }
 
-/// Which signals the first thread blocks. For a moment these may be more, while it creates a thread
-/// or is in a handler.
+/// The signals that the first thread blocks. It briefly blocks more while it creates a thread or is
+/// in a handler.
 fn blocked_signals(pid: i32) -> Vec<String> {
     signal_settings(pid, &["SigBlk"])
 }
 
-/// Which signals the first thread blocks for longer than a moment.
+/// The signals that the first thread blocks permanently.
 fn settled_blocked_signals(pid: i32) -> Vec<String> {
-    // Nearly half a second: in a crowd, a thread that is in a handler may have to wait for thirty
-    // milliseconds and more.
+    // Nearly half a second: if there are many threads, one that is in a handler may have to wait
+    // for thirty milliseconds and more.
     const TIMES: usize = 200;
     let (mut settled, mut times) = (Vec::new(), 0);
     wait_until("the blocked signals stay the same", || {
@@ -106,7 +106,8 @@ fn text_of(finished: &ProcessOutput) -> String {
     format!("{}{}", finished.stdout_text(), finished.stderr_text())
 }
 
-/// Sixty-four threads that check everything they see are recorded and left time and again.
+/// The recorder attaches to sixty-four threads and detaches again and again, while they check
+/// everything they see.
 #[test]
 fn a_crowd_again_and_again() {
     let _alone = in_a_crowd();
@@ -127,8 +128,8 @@ fn a_crowd_again_and_again() {
     assert_eq!(finished.exit, Exit::Status(0));
 }
 
-/// Critical sections of restartable sequences stay what they are when a thread is recorded, and
-/// when it is left.
+/// Critical sections of restartable sequences stay exclusive while a thread is recorded, and after
+/// the recorder has detached.
 #[test]
 fn restartable_sequences() {
     const TURNS: usize = 60_000_000;
@@ -164,7 +165,7 @@ fn waiting_in_every_way() {
     assert_eq!(wrong, ["ready"], "{}", text_of(&finished));
 }
 
-/// The middle one of the times that the program has printed between two points of its output.
+/// The median of the times that the program has printed between two points of its output.
 fn middle(times: &[u64]) -> u64 {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
@@ -187,7 +188,7 @@ fn the_pace_is_the_old_one() {
     count(40);
     let before = times();
     visit(pid, "0.3");
-    // What was begun before it was left does not count.
+    // Work that began before the recorder detached does not count.
     let first = times().len() + 2;
     count(first + 40);
     let (before, after) = (middle(&before), middle(&times()[first..]));
@@ -271,7 +272,7 @@ fn a_process_that_executes_another_program() {
     assert_eq!(trace.modules().iter().map(|mapped| mapped.image).max(), Some(1));
 }
 
-/// The recording ends with the process; how that ended is for its parent to know.
+/// The recording ends with the process. Only the parent of the process learns how it ended.
 #[test]
 fn a_process_that_ends() {
     let _quiet = without_a_crowd();
@@ -285,7 +286,7 @@ fn a_process_that_ends() {
     assert_eq!(open_sound(&output).exit(), trace::Exit::Unknown);
 }
 
-/// The engine reads more code than the block that a thread is in, and there may be no more.
+/// The engine reads beyond the block that a thread is in, where there may be no code.
 #[test]
 fn a_thread_at_the_end_of_readable_memory() {
     let directory = scratch();
@@ -313,7 +314,7 @@ fn leaving_after_an_exec_takes_no_memory_of_the_program() {
     assert_eq!(open_sound(&output).modules().iter().map(|mapped| mapped.image).max(), Some(1));
 }
 
-/// While a child shares its memory, a process is not left.
+/// The recorder does not detach from a process while a child shares its memory.
 #[test]
 fn a_process_whose_child_shares_its_memory() {
     let _quiet = without_a_crowd();
@@ -359,13 +360,13 @@ fn the_recorder_is_interrupted() {
     assert_eq!(running.wait(LIMIT).exit, Exit::Status(0));
 }
 
-/// Whether the engine is there and the recorder has let go of the process.
+/// Returns whether the engine is in the process and the recorder no longer traces it.
 fn is_recorded(pid: i32) -> bool {
     let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
     read("maps").contains("trackway") && read("status").contains("TracerPid:\t0\n")
 }
 
-/// A recorder that is killed cannot take the engine out of the process, which goes on all the same.
+/// A recorder that is killed cannot remove the engine from the process, which goes on nevertheless.
 #[test]
 fn the_recorder_is_killed() {
     let _alone = in_a_crowd();
@@ -387,9 +388,9 @@ fn the_recorder_is_killed() {
 
 /// The program with threads that use gs, get signals and see other threads come and go.
 fn with_own_gs(directory: &TempDir) -> RunningProcess {
-    // Its threads take all of the machine: the command is built before they start.
+    // Its threads use the whole machine, so the command is built before they start.
     let _ = trackway();
-    // Under a name in which there is nothing of ours.
+    // Under a name that does not contain ours.
     let program = directory.path().join("gs");
     fs::copy(workloads::build("gs", workloads::Variant::Pie).unwrap(), &program).unwrap();
     let running = start(&program, &["turmoil"]);
@@ -397,7 +398,7 @@ fn with_own_gs(directory: &TempDir) -> RunningProcess {
     running
 }
 
-/// gs is taken over and given back, thread by thread, whatever a thread is doing.
+/// The engine takes gs over and gives it back, thread by thread, whatever a thread is doing.
 #[test]
 fn gs_is_taken_over_and_given_back() {
     let _quiet = without_a_crowd();
@@ -418,8 +419,8 @@ fn gs_is_taken_over_and_given_back() {
     assert_eq!(finished.stdout_text(), "ready\ngood\n", "{}", text_of(&finished));
 }
 
-/// Without the recorder every thread gets its gs back for itself, and the engine's handler does
-/// without.
+/// Without the recorder every thread restores its gs by itself, and the engine's handler does not
+/// use gs.
 #[test]
 fn gs_is_given_back_when_the_recorder_is_killed() {
     let _quiet = without_a_crowd();
@@ -441,7 +442,8 @@ fn gs_is_given_back_when_the_recorder_is_killed() {
 
 // ----------------------------------------------------------------------------------------- limits
 
-/// A program that was started is left when a limit is reached, and runs to its own end.
+/// The recorder detaches from a program that it started when a limit is reached, and the program
+/// runs to its end.
 #[test]
 fn limits_of_a_program_that_was_started() {
     let _quiet = without_a_crowd();
@@ -464,7 +466,7 @@ fn limits_of_a_program_that_was_started() {
     }
 }
 
-/// The trace of a program that was left is there before the program ends.
+/// The trace is there as soon as the recorder has detached, before the program ends.
 #[test]
 fn the_trace_does_not_wait_for_the_program() {
     let directory = scratch();
@@ -476,14 +478,14 @@ fn the_trace_does_not_wait_for_the_program() {
     let children = process::children_of(recorder.pid());
     assert_eq!(children.len(), 1);
     assert!(is_alive(children[0]) && !is_recorded(children[0]));
-    // What ends the recorder now is for the program.
+    // From now on, signals that would end the recorder are passed to the program.
     recorder.signal(libc::SIGTERM);
     assert_eq!(recorder.wait(LIMIT).exit, Exit::Status(128 + libc::SIGTERM));
 }
 
 // --------------------------------------------------------------------------------------- refusals
 
-/// The recorder refuses, in one sentence with these words, and leaves nothing.
+/// Asserts that the recorder refuses, in one sentence with these words, and leaves no file.
 fn refuse(pid: i32, words: &[&str]) {
     let directory = scratch();
     assert_refused(&process::run(&mut record(pid, &directory.path().join("t.trk"), &["--seconds", "1"])), words);
@@ -527,7 +529,7 @@ fn a_process_that_is_stopped() {
     visit(running.pid(), "0.1");
 }
 
-/// A process that is stopped while it is recorded can be left.
+/// The recorder can detach from a process that was stopped while it is recorded.
 #[test]
 fn a_process_that_is_stopped_meanwhile() {
     let directory = scratch();
@@ -588,7 +590,7 @@ fn a_process_with_a_filter() {
     refuse(running.pid(), &["seccomp"]);
 }
 
-/// Another user's process: ours for somebody who is nobody, root's for us.
+/// Another user's process: our process for the user `nobody`, or root's process for us.
 #[test]
 fn a_process_of_somebody_else() {
     let directory = scratch();
@@ -600,7 +602,7 @@ fn a_process_of_somebody_else() {
         const NOBODY: u32 = 65534;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         fs::set_permissions(directory.path(), mode).unwrap();
-        // The command may be where nobody else can reach it.
+        // The command may be in a directory that other users cannot reach.
         let copy = directory.path().join("trackway");
         fs::copy(trackway(), &copy).unwrap();
         let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();

@@ -19,7 +19,7 @@ use workloads::Exit;
 
 const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
 
-/// A directory that everybody may look into.
+/// A directory that every user may read.
 fn scratch() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -73,11 +73,11 @@ fn visit(pid: i32) -> Trace {
     trace
 }
 
-/// Visits a process that works until SIGTERM twice, and ends it.
+/// Attaches twice to a process that works until SIGTERM, and ends it.
 fn visit_and_end(running: RunningProcess, pid: i32) {
     visit(pid);
     visit(pid);
-    // SAFETY: takes no pointers; the process is a descendant that nobody has waited for.
+    // SAFETY: takes no pointers; the process is a descendant that no process has waited for.
     unsafe { libc::kill(pid, libc::SIGTERM) };
     let finished = running.wait(LIMIT);
     assert_eq!(finished.exit, Exit::Status(0), "{}", finished.stderr_text());
@@ -98,7 +98,8 @@ fn executes(pid: i32, program: &Path) -> bool {
     fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|executed| executed.file_name() == Some(name))
 }
 
-/// Starts a command that ends up in `program`, maybe in a descendant, and visits that.
+/// Starts a command that executes `program` in the end, perhaps in a descendant, and attaches to
+/// that process.
 fn check_visits(command: &mut Command, program: &Path) {
     let running = RunningProcess::start(command, &[]);
     wait_until("the program runs", || executes(last_descendant(running.pid()), program));
@@ -124,7 +125,7 @@ fn followed(output: &Path) -> Vec<Trace> {
     found
 }
 
-/// So many processes were followed, and something of each is in its trace.
+/// Asserts that this number of processes was followed, and that each has a trace that is not empty.
 fn assert_followed(output: &Path, count: usize) {
     let traces = followed(output);
     assert_eq!(traces.len(), count);
@@ -210,7 +211,8 @@ fn attaching_to_memcached() {
 #[test]
 fn attaching_to_a_process_without_room_below_two_gigabytes() {
     let directory = scratch();
-    // Its own code must not be there, or there would be no room for its translation.
+    // The code of the program itself must not be there, or there would be no room for its
+    // translation.
     let flags = ["gcc", "-O1", "-static-pie"];
     let program = compile(directory.path(), "guard.c", include_str!("../programs/guard.c"), &flags);
     let running = RunningProcess::start(&mut Command::new(&program), &[]);
@@ -363,7 +365,8 @@ fn an_exec_after_giving_up_privileges() {
     assert_eq!(trace.modules().iter().map(|mapped| mapped.image).max(), Some(2));
 }
 
-/// A program that the dynamic linker loads in a chroot: which files it maps is known all the same.
+/// A program that the dynamic linker loads in a chroot: the trace names the files that it maps
+/// nevertheless.
 #[test]
 fn an_exec_into_a_chroot() {
     let directory = scratch();
@@ -435,7 +438,7 @@ fn chromium_with_its_sandbox() {
     let page = "<script>let s = 0; for (let i = 0; i < 1e6; i++) s += i; document.title = s</script>";
     let page = write(directory.path(), "page.html", page);
     let output = place.join("t.trk");
-    // It does not sandbox what root starts.
+    // Chromium does not sandbox processes that root starts.
     let mut recorder = command("setpriv", &NOBODY);
     recorder.env("HOME", &place).arg(trackway()).args(["record", "--follow", "-o"]).arg(&output).arg("--");
     recorder.arg(tool::required("chromium")).args(["--headless=new", "--disable-gpu", "--dump-dom"]);
@@ -448,8 +451,8 @@ fn chromium_with_its_sandbox() {
     assert!(followed(&output).len() > 5);
 }
 
-/// An ordinary user's recorder would take the privileges away from a set-uid program: it runs as it
-/// would, and the user is told that it is missing.
+/// If an ordinary user recorded a set-uid program, the program would lose its privileges. So it
+/// runs unrecorded, and the recorder warns that it is missing.
 #[test]
 fn a_set_uid_program_that_is_not_followed() {
     let directory = scratch();

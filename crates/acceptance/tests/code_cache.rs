@@ -1,5 +1,5 @@
-//! The code cache: it never runs out, its memory is bounded, and whatever goes wrong in the engine,
-//! the program goes on.
+//! The code cache: its memory is bounded, it never runs out, and the program goes on after any
+//! failure of the engine.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -50,8 +50,7 @@ fn threads_that_generate_functions_do_not_fill_the_cache() {
     check_churn(&[count, "3"]);
 }
 
-/// A thread that never comes to the dispatcher by itself does not keep the others from using memory
-/// again.
+/// A thread that never comes to the dispatcher by itself does not prevent memory from being reused.
 #[test]
 fn a_thread_that_stays_in_the_cache_is_called_out() {
     let count = if is_soak() { "3000000" } else { "60000" };
@@ -67,8 +66,8 @@ fn code_is_translated_again_when_the_cache_is_full() {
 }
 
 /// Every failure of the engine that translated code can lead to, at the first place where it can
-/// happen and at later ones: the program behaves as ever, the trace is sound, and one sentence says
-/// what has happened.
+/// happen and at later ones: the program behaves as without the recorder, the trace is sound, and
+/// one sentence says what has happened.
 #[test]
 fn no_failure_of_the_engine_ends_the_program() {
     let threads = workloads::build("threads_many", Variant::Pie).unwrap();
@@ -121,7 +120,7 @@ fn check_failure(call: &Call, failure: u32, place: u32, sentence: &str, stdout: 
         let is_defect = matches!(failure, wire::FAILURE_DEFECT | wire::FAILURE_HANDLER);
         assert!(is_defect || text.lines().count() == 1, "{what}");
     } else {
-        // Not all programs come to the later places.
+        // Not all programs reach the later places.
         assert!(place > 1 && finished.stderr.is_empty(), "{what}");
     }
 }

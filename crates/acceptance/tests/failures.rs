@@ -1,6 +1,6 @@
-//! What goes wrong, goes wrong in words: one sentence on standard error, the status that shells
-//! use, no panic, nothing half-written in the place of an older good file. And what was recorded
-//! before something went wrong can be read.
+//! Failures of a recording: one sentence on standard error, the status that shells use, no panic,
+//! and no incomplete file in the place of an older good one. Everything that was recorded before
+//! the failure can be read.
 
 use std::collections::HashMap;
 use std::fs;
@@ -26,7 +26,7 @@ fn part_of(path: &Path) -> PathBuf {
     trace::partial_path(path)
 }
 
-/// One sentence on standard error, as the command's own, and this status.
+/// Asserts one sentence of the command on standard error, and this status.
 fn assert_refused(finished: &ProcessOutput, status: i32, words: &[&str]) {
     let text = finished.stderr_text();
     assert_eq!(finished.exit, Exit::Status(status), "{text}");
@@ -38,7 +38,7 @@ fn assert_refused(finished: &ProcessOutput, status: i32, words: &[&str]) {
     assert!(finished.stdout.is_empty(), "{}", finished.stdout_text());
 }
 
-/// A command that cannot be run leaves neither a trace nor a part of one.
+/// A command that cannot be run leaves neither a trace nor a partial file.
 fn assert_not_recorded(call: &Call, status: i32, words: &[&str]) {
     let directory = scratch();
     let output = directory.path().join("t.trk");
@@ -187,7 +187,7 @@ fn good_trace(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap()
 }
 
-/// Has a command run with limits, as `ulimit` sets them.
+/// Sets a limit for a command, as `ulimit` does.
 fn limit(command: &mut Command, resource: libc::__rlimit_resource_t, limit: u64) {
     // SAFETY: between fork and exec only plain system calls are made.
     unsafe {
@@ -199,9 +199,9 @@ fn limit(command: &mut Command, resource: libc::__rlimit_resource_t, limit: u64)
     }
 }
 
-/// A limit on the size of files is like a full disk: the target runs to its end, what was recorded
-/// until then is in the part, the older trace stays. The shared memory, which the system takes for
-/// a file, is there all the same.
+/// A limit on the size of files is like a full disk: the target runs to its end, everything
+/// recorded until then is in the partial file, and the older trace stays. The shared memory, which
+/// counts as a file, works nevertheless.
 #[test]
 fn files_that_may_not_grow() {
     let directory = scratch();
@@ -218,7 +218,7 @@ fn files_that_may_not_grow() {
     assert_eq!(info.exit, Exit::Status(0), "{}", info.stderr_text());
 }
 
-/// The target has the limit, and what to do when it is met, from its caller.
+/// The target inherits the limit, and the action for SIGXFSZ, from the caller of the recorder.
 #[test]
 fn a_target_whose_files_may_not_grow() {
     let directory = scratch();
@@ -233,7 +233,8 @@ fn a_target_whose_files_may_not_grow() {
     assert_eq!((finished.stdout_text().as_str(), told(&finished)), ("153\n", told(&native)));
 }
 
-/// The status is that of a command that cannot be traced, wherever the memory is missing.
+/// The status is that of a command that cannot be traced, wherever in the set-up the memory runs
+/// out.
 #[test]
 fn too_little_address_space() {
     let directory = scratch();
@@ -281,7 +282,7 @@ fn traces_are_private() {
     }
 }
 
-/// Runs `script` with a small disk of its own as the current directory, in a name space of its own.
+/// Runs `script` with a small disk of its own as the current directory, in a namespace of its own.
 /// Arguments: the trackway command, and a target that takes longer to trace than there is room.
 fn on_a_small_disk(script: &str) -> ProcessOutput {
     let directory = scratch();
@@ -297,7 +298,7 @@ fn on_a_small_disk(script: &str) -> ProcessOutput {
     unshare(flags, &format!("{mount} trackway=$1; shift\n{script}"))
 }
 
-/// A full disk: neither does the target run, nor is the older trace touched.
+/// A full disk: the target does not run, and the older trace stays.
 #[test]
 fn a_disk_without_any_room() {
     let finished = on_a_small_disk(
@@ -313,8 +314,8 @@ fn a_disk_without_any_room() {
     assert_refused(&finished, 1, &["could not be created", "space"]);
 }
 
-/// A disk that becomes full: the target runs to its end, what was recorded until then is in the
-/// part, the older trace stays.
+/// A disk that becomes full: the target runs to its end, everything recorded until then is in the
+/// partial file, and the older trace stays.
 #[test]
 fn a_disk_that_becomes_full() {
     let finished = on_a_small_disk(
@@ -393,8 +394,8 @@ fn sample(directory: &Path) -> (PathBuf, Vec<u8>) {
     panic!("on a machine as busy as this, one thread does everything, and in one piece");
 }
 
-/// Whether no chunk holds so much that a file without it has hardly anything, and the first one is
-/// whole in a file that is cut.
+/// Returns whether chunks are small enough for the tests: a file without any one of them still has
+/// most of the execution, and a file that is cut still has the first one.
 fn is_in_pieces(trace: &Trace, bytes: &[u8]) -> bool {
     let largest = trace.path_chunks().map(|chunk| chunk.counts.instructions).max().unwrap_or(0);
     let cut = Trace::from_bytes(bytes[..bytes.len() * 7 / 8].to_vec()).unwrap();
@@ -409,8 +410,8 @@ fn addresses(trace: &Trace) -> Whole {
     numbers.map(|thread| (thread, listing::of_thread(trace, thread).addresses)).collect()
 }
 
-/// How many instructions can be read of a damaged trace, after a check that they are where they are
-/// in the whole one.
+/// Returns the number of instructions that can be read of a damaged trace. Checks that each has the
+/// same number as in the whole trace.
 fn readable(damaged: &Trace, whole: &Whole) -> u64 {
     damaged.threads().iter().map(|thread| readable_of(damaged, thread.info.thread, &whole[&thread.info.thread])).sum()
 }
@@ -422,7 +423,7 @@ fn readable_of(damaged: &Trace, thread: u32, expected: &[u64]) -> u64 {
         let batch = match steps.next_batch() {
             Ok(None) => return readable,
             Ok(Some(batch)) => batch,
-            // What follows the damage begins behind a gap.
+            // Steps after the damage begin behind a gap.
             Err(_) => continue,
         };
         let first = batch.first_instruction() as usize;
@@ -435,8 +436,8 @@ fn readable_of(damaged: &Trace, thread: u32, expected: &[u64]) -> u64 {
     }
 }
 
-/// No verb is silent about what is missing; `info`, which reads no more than the index, says
-/// whether the trace is complete.
+/// Asserts that every verb reports what is missing. `info` reads only the index, and says whether
+/// the trace is complete.
 fn assert_damage_is_told(path: &Path) {
     for verb in VERBS {
         let finished = read_with(verb, path);
@@ -505,8 +506,8 @@ fn corrupted_traces_yield_what_is_intact() {
 // ---------------------------------------------------------------------------------------------
 // targets and recorders that die
 
-/// Says that it is ready, computes for a while (in seconds, with threads if asked), and says what
-/// came out.
+/// A program that prints that it is ready, computes for a while (in seconds, perhaps with threads),
+/// and prints the result.
 const WORKER: &str = include_str!("../programs/worker.c");
 
 const WORKER_OUTPUT: &str = "ready\nwrong 0, ticks 1\n";
@@ -560,8 +561,8 @@ fn a_target_that_is_killed() {
     }
 }
 
-/// Kills the recorder after so many milliseconds; the target goes on without it and ends as it
-/// should.
+/// Kills the recorder after this number of milliseconds. The target goes on without it and ends as
+/// it should.
 fn kill_recorder(seconds: &str, threads: &str, delay: u64) -> Trace {
     let directory = scratch();
     let old = good_trace(&directory.path().join("t.trk"));
@@ -586,7 +587,7 @@ fn a_recorder_that_is_killed() {
     }
 }
 
-/// What was recorded is in the file after a second at most.
+/// Recorded events are in the file after a second at most.
 #[test]
 fn a_recorder_that_is_killed_late() {
     let part = kill_recorder("4", "1", 2500);
@@ -594,7 +595,7 @@ fn a_recorder_that_is_killed_late() {
     assert_eq!(part.threads().len(), 2);
 }
 
-/// What asks the recorder to end is for the target to decide.
+/// The recorder passes signals that ask it to end on to the target.
 #[test]
 fn a_recorder_that_is_told_to_end() {
     let directory = scratch();
@@ -624,8 +625,8 @@ fn an_interrupt_from_the_terminal() {
     assert_eq!(exit_of(&open_sound(&output)), Exit::Signal(libc::SIGINT));
 }
 
-/// Events are never dropped: while the recorder stands still, so does the target as soon as its
-/// ring is full.
+/// Events are never dropped: while the recorder is stopped, the target waits as soon as its ring is
+/// full.
 #[test]
 fn a_full_ring_makes_the_target_wait() {
     let directory = scratch();

@@ -1,6 +1,5 @@
-//! What the filters of mTrace leave is enough to know the rest: of every thread of real recordings,
-//! with signals, races and a kernel that writes to memory, each step and each load comes back from
-//! the mirror image.
+//! The messages of mTrace's filters suffice: over real recordings, with signals, races and a kernel
+//! that writes to memory, the decoder rebuilds each step and each load of every thread.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU64;
@@ -43,7 +42,7 @@ fn load_settings(sharing: Sharing, known_by: KnownCriterion) -> loads::LoadSetti
     loads::LoadSettings { cfiat, sharing, invalidation: Invalidation { threads: true, kernel: false }, coherent: false }
 }
 
-/// Both filters with structures of both kinds, compared with what the trace itself has counted.
+/// Both filters, with private and with shared structures, compared with the counts of the trace.
 fn check(trace: &Trace) {
     let totals = trace.totals();
     for sharing in ALL {
@@ -77,7 +76,7 @@ fn threads_that_share_memory() {
     }
 }
 
-/// What is told of each thread, in order: as batches, and as it is read.
+/// The reported loads of all threads, in order: from batches, or while the trace is read.
 fn told(trace: &Trace, settings: &loads::LoadSettings, as_read: bool) -> Vec<(u32, u64, Vec<u8>)> {
     let mut filter = loads::LoadFilter::new(settings).unwrap();
     let mut merged = trace.merged_with_accesses().unwrap();
@@ -90,7 +89,7 @@ fn told(trace: &Trace, settings: &loads::LoadSettings, as_read: bool) -> Vec<(u3
             filter.batch(batch, &mut tell);
         }
     }
-    // Threads may come in longer turns.
+    // Threads may have longer turns.
     all.sort_by_key(|&(thread, ..)| thread);
     all
 }
@@ -107,7 +106,8 @@ fn both_ways_through_the_filter_tell_the_same() {
             let invalidation = Invalidation { threads: false, kernel };
             let settings =
                 loads::LoadSettings { invalidation, ..load_settings(Sharing::Private, KnownCriterion::Values) };
-            // What one thread's system call makes all forget depends on the order.
+            // A system call of one thread clears the flags of all threads, so the result depends on
+            // the order.
             if !kernel || recorded.trace.threads().len() == 1 {
                 let (one, other) = (told(&recorded.trace, &settings, false), told(&recorded.trace, &settings, true));
                 assert!(one == other && !one.is_empty(), "{name}");
@@ -116,8 +116,8 @@ fn both_ways_through_the_filter_tell_the_same() {
     }
 }
 
-/// Figure 3.7 of Tewar 2015 (and 3.4 of Myers 2014), written down as it stands there: a cache of a
-/// thread, as a list of lines for each set.
+/// Figure 3.7 of Tewar 2015 (and 3.4 of Myers 2014), as printed: a cache of a thread, as a list of
+/// lines for each set.
 struct ModelCache {
     sets: Vec<Vec<Option<ModelLine>>>,
     /// The way of each set that the next new line takes.
@@ -131,7 +131,7 @@ struct ModelLine {
     flags: Vec<bool>,
 }
 
-/// Those of [`load_settings`], and flags that are set by what they are touched by.
+/// The cache of [`load_settings`]; an access sets all flags whose bytes it touches.
 const SETS: usize = 32;
 const WAYS: usize = 4;
 const LINE_BYTES: u64 = 32;
@@ -157,7 +157,7 @@ impl ModelCache {
         self.sets[set][way] = Some(ModelLine { number: line, flags: vec![false; (LINE_BYTES / FLAG_BYTES) as usize] });
     }
 
-    /// Sets the flags of an operand, line by line; says whether all were set.
+    /// Sets the flags of an operand, line by line. Returns whether all were set before.
     fn access(&mut self, address: u64, bytes: u64) -> bool {
         let mut is_known = true;
         for line in address / LINE_BYTES..=(address + bytes - 1) / LINE_BYTES {
@@ -186,7 +186,7 @@ impl ModelCache {
     }
 }
 
-/// A block of a thread: the threads that are created before it, and what it loads and stores.
+/// A block of a thread: the threads that are created before it, and its loads and stores.
 struct ModelBlock {
     created: Vec<u32>,
     accesses: Vec<(u64, bool, Vec<u8>)>,
@@ -214,8 +214,8 @@ fn model_blocks(trace: &Trace, thread: u32) -> VecDeque<ModelBlock> {
     blocks
 }
 
-/// One cache of all threads, which execute blocks in turns until these have `count` accesses. A
-/// thread begins when it is created.
+/// One cache shared by all threads. A turn of a thread is a number of blocks with `count` accesses.
+/// A thread begins when it is created.
 fn model_turns(trace: &Trace, count: usize) -> Vec<(u32, u64, Vec<u8>)> {
     let threads: Vec<u32> = trace.threads().iter().map(|thread| thread.info.thread).collect();
     let mut blocks: HashMap<u32, VecDeque<ModelBlock>> =
@@ -264,7 +264,7 @@ fn threads_share_a_cache_in_turns() {
     }
 }
 
-/// What the model reports of a batch: thread, hits before, value.
+/// The loads of a batch that the model reports: thread, hits before, value.
 fn model_batch(caches: &mut HashMap<u32, ModelCache>, batch: &Batch, reported: &mut Vec<(u32, u64, Vec<u8>)>) {
     let thread = batch.thread();
     caches.entry(thread).or_insert_with(ModelCache::new);
@@ -313,7 +313,7 @@ fn an_interpreter() {
     check(&recorded.recorded().trace);
 }
 
-/// The kernel writes to memory that was loaded before; flags alone do not notice.
+/// The kernel writes to memory that was loaded before; the flags alone do not show that.
 #[test]
 fn flags_alone_are_not_enough() {
     let recorded = Call::new("cat").arg("/proc/self/maps").data(Data::Values).recorded();

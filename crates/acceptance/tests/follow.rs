@@ -1,5 +1,5 @@
 //! `--follow`: every process of a family gets a trace of its own, and all of them behave as without
-//! us.
+//! the recorder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ fn processes_made_in_every_way() {
     assert_eq!(finished.exit, Exit::Status(0));
     let first = open_sound(&output);
     let traces = followed(&output);
-    // The one that has neither memory nor a program of its own is not recorded.
+    // The child that has neither memory nor a program of its own has no trace of its own.
     assert_eq!(traces.len(), 5);
     let pid = first.recording().pid;
     let members: Vec<_> = first.processes().collect();
@@ -97,7 +97,7 @@ fn nothing_is_missing() {
     let mut command = Command::new(trackway());
     command.args(["record", "--no-aslr", "-o"]).arg(&alone).args(["--", "/bin/sh", "-c", script]);
     assert_eq!(process::run(&mut command).exit, Exit::Status(0));
-    // A shell that has something to do afterwards makes a process.
+    // A shell that has another command to run afterwards makes a process.
     let both = format!("/bin/sh -c '{script}'; exit 2");
     let finished = record(&output, &["--no-aslr"], &["/bin/sh", "-c", &both]);
     assert_eq!(finished.exit, Exit::Status(2), "{}", finished.stderr_text());
@@ -111,7 +111,7 @@ fn nothing_is_missing() {
     assert!(last <= 1 && found.abs_diff(expected) < expected / 10, "{found} and {expected}");
 }
 
-/// The recorder waits for all of them, and ends as the first has ended.
+/// The recorder waits for all processes, and its status is that of the first.
 #[test]
 fn a_process_that_outlives_its_parent() {
     let directory = scratch();
@@ -164,7 +164,7 @@ fn a_build() {
     }
 }
 
-/// A running process can be followed, too, and all of its family is left at once.
+/// A running process can be followed, too, and the recorder detaches from the whole family at once.
 #[test]
 fn a_running_family() {
     let directory = scratch();
@@ -184,8 +184,8 @@ fn a_running_family() {
     assert_eq!((finished.exit, finished.stdout_text().as_str()), (Exit::Status(5), "1\n"));
 }
 
-/// Without the option, nobody is followed; and a process made by a recorded one can be recorded by
-/// itself.
+/// Without the option, no child is followed, and a process that a recorded one has made can be
+/// recorded by itself.
 #[test]
 fn unfollowed_processes_are_like_any_other() {
     let directory = scratch();
@@ -223,7 +223,7 @@ for (let i = 0; i < 300000; i++) sum += i % 7;
 document.getElementById('h').textContent = 'sum ' + sum;
 </script>";
 
-/// Has Firefox make a picture of a page.
+/// Makes Firefox write a picture of a page.
 fn picture(directory: &Path, name: &str, mut command: Command) -> (ProcessOutput, Vec<u8>) {
     let (home, output) = (directory.join(format!("{name}.home")), directory.join(format!("{name}.png")));
     fs::create_dir_all(&home).unwrap();

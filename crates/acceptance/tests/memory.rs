@@ -1,6 +1,6 @@
-//! Recorded accesses to memory are those that were made: addresses, sizes, directions and values
-//! equal what single-stepping finds in registers and memory, in full; the figures of Myers 2014
-//! come out; and values are exact when threads race.
+//! Recorded memory accesses are those that the program made. All addresses, sizes, directions and
+//! values equal those of single-stepping; the listings equal the figures of Myers 2014; and values
+//! are exact when threads race.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -63,7 +63,8 @@ fn compare(what: &str, call: &Call, expected: &Run, accesses: &[Vec<Access>]) ->
             problems.push(format!("{what}: {} threads instead of {}", threads.len(), accesses.len()));
             continue;
         }
-        // When they are stepped, SIGTRAP does not stay blocked, and children in posix_spawn look.
+        // Under single-stepping SIGTRAP does not stay blocked, and children in posix_spawn check
+        // that.
         let comparable = if what.starts_with("spawn ") { 1 } else { usize::MAX };
         for (thread, expected) in threads.iter().zip(accesses).take(comparable) {
             let number = thread.info.thread;
@@ -75,14 +76,14 @@ fn compare(what: &str, call: &Call, expected: &Run, accesses: &[Vec<Access>]) ->
     problems
 }
 
-/// Does all of `work`, as much at once as there are processors, and fails with everything that it
-/// finds wrong.
+/// Checks all of `work`, in as many threads as there are processors, and fails with a list of all
+/// errors.
 fn check_all(entries: &[OracleProgram], work: impl Fn(&OracleProgram) -> Vec<String> + Sync) {
     let next = AtomicUsize::new(0);
     let some = || {
         let mut problems = Vec::new();
         while let Some(entry) = entries.get(next.fetch_add(1, Ordering::Relaxed)) {
-            // One that cannot be recorded does not keep us from the others.
+            // If one cannot be recorded, the others are checked nevertheless.
             match catch_unwind(AssertUnwindSafe(|| work(entry))) {
                 Ok(found) => problems.extend(found),
                 Err(_) => problems.push(format!("{}: failed, see above", name(entry))),
@@ -98,19 +99,19 @@ fn check_all(entries: &[OracleProgram], work: impl Fn(&OracleProgram) -> Vec<Str
     assert!(problems.is_empty(), "{} problems:\n\n{}", problems.len(), problems.join("\n"));
 }
 
-/// The features that a program says that this machine lacks, and so nobody has tested.
+/// The features that this machine lacks according to a program, and that are therefore not tested.
 fn lacking(stderr: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(stderr);
     text.lines().filter_map(|line| line.strip_prefix("this machine has no ")).map(str::to_owned).collect()
 }
 
-/// Says what was not tested.
+/// Reports what was not tested.
 fn tell_what_is_lacking(features: &[String]) {
     features.iter().for_each(|feature| say_not_tested(&format!("this machine has no {feature}")));
 }
 
-/// Whether a program could use everything. What it lacks is said, and the processor really lacks
-/// it.
+/// Returns whether a program could use all features. Reports those that it lacks, and checks that
+/// the processor really lacks them.
 fn has_all_features(stderr: &[u8]) -> bool {
     let lacking = lacking(stderr);
     tell_what_is_lacking(&lacking);
@@ -119,7 +120,7 @@ fn has_all_features(stderr: &[u8]) -> bool {
     lacking.is_empty()
 }
 
-/// What /proc/cpuinfo calls a feature.
+/// The name of a feature in /proc/cpuinfo.
 fn flag(feature: &str) -> &str {
     match feature {
         "avx state" => "avx",
@@ -175,14 +176,16 @@ fn every_class_of_memory_instruction_is_recorded_in_full() {
 }
 
 /// Programs with a C library hold process numbers, times and random bytes in memory: a value that
-/// differs between two single-stepped runs is not compared. Nor are values if there are threads:
-/// who comes first is up to the kernel; nor where contexts are saved: they hold addresses mangled
-/// with random bytes, and what processors lose of the floating-point unit's state at every stop.
+/// differs between two single-stepped runs is not compared. Values are not compared either if there
+/// are threads, because the kernel decides which comes first. Nor are values of saved contexts:
+/// they hold addresses mangled with random bytes, and parts of the floating-point state that
+/// processors lose at every stop.
 #[test]
 fn programs_with_a_c_library_are_recorded_in_full() {
     let mut entries = workloads::oracle_programs();
     let is_usual = |entry: &OracleProgram| entry.variant == entry.program.variants[0];
-    // The dynamic linker makes most of what these do, so a few are enough.
+    // Most of the accesses of these programs are the dynamic linker's, so a few programs are
+    // enough.
     let is_chosen = |entry: &OracleProgram| ["recursion", "signal_nested"].contains(&entry.program.name);
     entries.retain(|entry| !is_freestanding(entry) && (is_usual(entry) || is_chosen(entry)));
     assert!(entries.len() >= 25, "the catalogue has lost programs: {}", entries.len());
@@ -317,7 +320,7 @@ fn mls_test_has_all_sizes() {
     }
 }
 
-/// Follows what a thread of `race` has done according to a trace.
+/// Checks the accesses of a thread of `race` in a trace.
 fn check_racer(recorded: &RecordedCall, thread: u32) -> Counts {
     let mut checker = Checker::default();
     let mut wrong = Vec::new();
@@ -361,8 +364,8 @@ const LOADS: u64 = 35;
 const STORES: u64 = 12;
 const RESULTS: u64 = 28;
 
-/// A race of one thread, single-stepped: everything follows, and nothing does any more when a value
-/// is changed.
+/// A race of one thread, single-stepped: all values follow from the loads, and a changed value is
+/// detected.
 #[test]
 fn the_checker_of_races_takes_what_is_true_and_nothing_else() {
     let run = stepped(&call("race", Variant::Static, &["50", "1"]), 0);
@@ -392,7 +395,7 @@ fn the_checker_of_races_takes_what_is_true_and_nothing_else() {
             Err(_) => noticed += 1,
         }
     }
-    // A plain store of what nobody knows; a load that is not moved; a comparison whose outcome stays
+    // A plain store of an unknown value; a load that is not moved; a comparison whose outcome stays
     // the same.
     assert!(noticed > 260, "{noticed} of 300 changes were noticed, but not those at {unnoticed:x?}");
 }

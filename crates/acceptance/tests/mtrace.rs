@@ -1,6 +1,6 @@
 //! The tools of mTrace: their files and statistics against `dump` and `info` of the same trace,
-//! live runs against recorded ones, the two ways through a filter against each other, and what is
-//! refused.
+//! live runs against recorded ones, filtering by steps against filtering by paths, and bad
+//! arguments.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn recorded(name: &str, arguments: &[&str]) -> RecordedCall {
     Call::new(program(name)).args(arguments).data(Data::Values).recorded()
 }
 
-/// A tool's run in a directory of its own.
+/// A run of a tool in a directory of its own.
 struct Run {
     directory: TempDir,
     output: Output,
@@ -61,7 +61,7 @@ impl Run {
         String::from_utf8(self.read(name)).unwrap()
     }
 
-    /// The files that it has made.
+    /// The files that the tool has written.
     fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.directory.path()).unwrap();
         let mut names: Vec<String> =
@@ -94,7 +94,8 @@ fn mcftrace_and_mlstrace_write_what_dump_writes() {
     let all = over("mlsTrace", &["-store"], trace);
     assert!(all.read("x.bin") == dumped(&["-k", "memory", "-f", "binary"], trace));
     assert!(over("mlsTrace", &["-a", "-d", "-store"], trace).read("x.txt") == dumped(&["-k", "memory", "-d"], trace));
-    // Without -store, loads alone, and the field that tells them from stores is missing.
+    // Without -store, there are only loads, and the field that distinguishes them from stores is
+    // missing.
     let loads = over("mlsTrace", &["-a"], trace).text("x.txt");
     let listed = String::from_utf8(dumped(&["-k", "memory"], trace)).unwrap();
     let listed: String =
@@ -136,8 +137,8 @@ fn printed(words: &[&str], trace: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The process ends while a thread executes an indirect branch: nobody knows where that went, and
-/// all count it.
+/// The process ends while a thread executes an indirect branch: its target is unknown, and all
+/// tools count it.
 #[test]
 fn a_branch_that_the_process_ends_in_is_counted_alike() {
     let directory = tempfile::tempdir().unwrap();
@@ -291,11 +292,11 @@ fn operands_of_any_size_come_back() {
     }
 }
 
-/// So small that it forgets what xsavec has stored before xrstor loads it.
+/// So small that it evicts what xsavec has stored before xrstor loads it.
 const SMALL_CACHE: &[&str] = &["-cs", "128B", "-ca", "1"];
 
-/// What mlvCFiat with [`SMALL_CACHE`] has to report, and how many values of that have more than 255
-/// bytes.
+/// The loads that mlvCFiat has to report with [`SMALL_CACHE`], and how many of them have more than
+/// 255 bytes.
 fn reported(trace: &Trace) -> (Vec<(u32, u64, Vec<u8>)>, usize) {
     let cfiat = CfiatConfig {
         geometry: Geometry::new(128, 32, 1).unwrap(),
@@ -315,7 +316,7 @@ fn reported(trace: &Trace) -> (Vec<(u32, u64, Vec<u8>)>, usize) {
     (all, long)
 }
 
-/// What the filter tells, step by step.
+/// The messages of the filter, step by step.
 fn told(trace: &Trace, settings: &flow::FlowSettings) -> (HashMap<u32, Vec<BranchMessage>>, flow::FlowStatistics) {
     let mut filter = flow::FlowFilter::new(settings).unwrap();
     let mut messages: HashMap<u32, Vec<BranchMessage>> = HashMap::new();
@@ -326,7 +327,7 @@ fn told(trace: &Trace, settings: &flow::FlowSettings) -> (HashMap<u32, Vec<Branc
     (messages, filter.statistics())
 }
 
-/// What a thread does that concerns predictors.
+/// A branch of a thread, or its creation of another thread.
 enum Deed {
     Branch(BranchSite, BranchOutcome),
     Create(u32),
@@ -362,7 +363,7 @@ fn branch(trace: &Trace, step: &Step) -> Option<(BranchSite, BranchOutcome)> {
     Some((BranchSite { kind, address: block.last(), fall_through: block.end() }, went))
 }
 
-/// Predictors of all threads, which execute `count` conditional and indirect branches in turns. A
+/// Predictors shared by all threads, in turns of `count` conditional and indirect branches. A
 /// thread begins when it is created.
 fn model_turns(trace: &Trace, count: u64) -> HashMap<u32, Vec<BranchMessage>> {
     let threads: Vec<u32> = trace.threads().iter().map(|thread| thread.info.thread).collect();
@@ -401,8 +402,8 @@ fn model_turns(trace: &Trace, count: u64) -> HashMap<u32, Vec<BranchMessage>> {
     messages
 }
 
-/// `-TRaptorShare --interleave N` is a round robin, the same every time, and private predictors
-/// know nothing of it.
+/// `-TRaptorShare --interleave N` is a round robin, the same every time, and does not affect
+/// private predictors.
 #[test]
 fn threads_share_predictors_in_turns() {
     let recorded = recorded("radiosity", &["4", "1"]);
@@ -481,18 +482,18 @@ fn what_mcftraptor_writes_can_be_read() {
         assert!(parse(&run.read("x.bin")) == messages, "{sharing:?}");
         let mispredicted = statistics.outcomes_mispredicted + statistics.targets_mispredicted;
         assert_eq!(messages.values().flatten().count() as u64, mispredicted + statistics.exceptions);
-        // As text there is a line for each.
+        // The text has a line for each.
         let text = over("mcfTRaptor", &[flags, &["-a"]].concat(), &recorded.path).text("x.txt");
         assert_eq!(text.lines().count() as u64, mispredicted + statistics.exceptions);
     }
-    // Sizes as the text of the thesis has them, without the byte that tells what a record is.
+    // Sizes as in the text of the thesis, without the type byte of a record.
     let fixed = over("mcfTRaptor", &[], &recorded.path).read("x.bin").len();
     let without = over("mcfTRaptor", &["--layout", "none"], &recorded.path).read("x.bin").len();
     let count = told(&recorded.trace, &flow::FlowSettings::default()).0.values().flatten().count();
     assert_eq!(fixed - without, count);
 }
 
-/// A program that does the same in every run: live, and recorded.
+/// A program that does the same in every run, live and recorded.
 #[test]
 fn live_is_as_recorded() {
     let path = workloads::build("loops", Variant::Static).unwrap();
@@ -578,7 +579,7 @@ fn parts_of_a_trace() {
     assert!(control.text("x.Statistics").starts_with("mcfTrace: Traced 3000 instructions\nmcfTrace: Skipped 5000 "));
     let memory = over("mlsTrace", &[&part[..], &["-a", "-store"]].concat(), trace);
     assert!(memory.read("x.txt") == dumped(&[&part_of_dump[..], &["-k", "memory"]].concat(), trace));
-    // Nothing begins in the middle of a record.
+    // No file ends in the middle of a record.
     let limited = over("mcfTrace", &["-f", "0.001"], trace).read("x.bin");
     let whole = over("mcfTrace", &[], trace).read("x.bin");
     assert_eq!(limited.len(), 1000 / 18 * 18);
@@ -652,7 +653,7 @@ fn a_name_of_the_time() {
     assert!(digits.len() == 6 && digits.iter().all(|part| part.parse::<u32>().is_ok()), "{name}");
 }
 
-/// A trace that ends in the middle: what is there is written, and the status tells.
+/// A trace that ends in the middle: the intact part is written, and the status is not 0.
 #[test]
 fn a_trace_that_was_cut() {
     let recorded = recorded("radiosity", &["2", "1"]);
@@ -676,7 +677,7 @@ fn a_trace_that_was_cut() {
     }
 }
 
-/// The tables are there, and what is known of them holds.
+/// All tables are there, and their known properties hold.
 #[test]
 fn the_experiment() {
     let words =

@@ -1,6 +1,6 @@
-//! Recorded is executed: for every repeatable program the recorded instruction addresses equal
-//! those of single-stepping, in full and for each thread; and system calls, signals, threads and
-//! modules are those that are seen from outside.
+//! The recorded execution is the real one. For every repeatable program, all recorded instruction
+//! addresses of each thread equal those of single-stepping. System calls, signals, threads and
+//! modules are those that are observed from outside.
 
 use std::collections::HashSet;
 use std::fs;
@@ -17,12 +17,12 @@ use workloads::{Exit, OracleProgram};
 /// Programs with code that is in no file.
 const MAKES_CODE: [&str; 2] = ["code_changes", "code_everywhere"];
 
-/// Programs with children that look whether SIGTRAP is blocked, which is not so when they are
-/// stepped: the C library does so in posix_spawn.
+/// Programs whose children check whether SIGTRAP is blocked, as the C library does in posix_spawn.
+/// Under single-stepping it is not blocked.
 const LOOKS_AT_TRAPS: [&str; 1] = ["spawn"];
 
 /// Programs whose children share their memory until they call exec, and how many there are. They
-/// are recorded as threads, and stepped, but the witness does not follow processes.
+/// are recorded as threads and single-stepped, but the witness does not observe child processes.
 const UNSEEN: [(&str, usize); 2] = [("spawn", 3), ("vfork_exec", 3)];
 
 fn name(entry: &OracleProgram) -> String {
@@ -55,7 +55,7 @@ fn stepped(call: &Call) -> Run {
     single_step(&mut command(call), &Options::default()).unwrap()
 }
 
-/// Everything that can be said about one program; a sentence or more for everything that is wrong.
+/// Checks one program in every way. Returns a description of each error.
 fn problems_of(entry: &OracleProgram) -> Vec<String> {
     let call = call(entry);
     let expected = stepped(&call);
@@ -89,7 +89,7 @@ fn end_differs(recorded: &RecordedCall, expected: &Run) -> Option<String> {
     })
 }
 
-/// The first `comparable` threads execute the same.
+/// Compares the addresses of the first `comparable` threads.
 fn addresses_differ(recorded: &RecordedCall, listings: &[Listing], expected: &Run, comparable: usize) -> Vec<String> {
     if listings.len() != expected.threads.len() {
         return vec![format!("{} threads instead of {}", listings.len(), expected.threads.len())];
@@ -102,7 +102,7 @@ fn addresses_differ(recorded: &RecordedCall, listings: &[Listing], expected: &Ru
     differences.collect()
 }
 
-/// The events of a listing that the witness can see too.
+/// The events of a listing that the witness observes, too.
 fn events(listing: &Listing) -> Vec<ObservedEvent> {
     let seen = listing.events.iter().filter_map(|&(_, event)| match event {
         Event::Syscall { number, .. } => Some(ObservedEvent::Call(u64::from(number))),
@@ -114,8 +114,7 @@ fn events(listing: &Listing) -> Vec<ObservedEvent> {
     seen.collect()
 }
 
-/// A thread does not notice that it is killed, unless by its own doing; the trace's exit tells
-/// then.
+/// A thread that another one kills has no event for that; the exit of the trace shows it.
 fn without_kill(events: &[ObservedEvent]) -> &[ObservedEvent] {
     const ITS_OWN_DOING: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
     match events {
@@ -124,8 +123,7 @@ fn without_kill(events: &[ObservedEvent]) -> &[ObservedEvent] {
     }
 }
 
-/// Compares what happened to each thread. So many threads, the last ones, are not seen from
-/// outside.
+/// Compares the events of each thread. The last `unseen` threads are not observed from outside.
 fn happenings_differ(listings: &[Listing], expected: &[Vec<ObservedEvent>], unseen: usize) -> Vec<String> {
     if listings.len() != expected.len() + unseen {
         let (recorded, seen) = (listings.len(), expected.len());
@@ -231,8 +229,7 @@ fn missing_threads_and_events_are_noticed() {
     assert!(!happenings_differ(one, &[vec![call]], 1).is_empty(), "a thread that is not seen was not recorded");
 }
 
-/// Checks all programs, as many at once as there are processors, and tells of all that are not
-/// right.
+/// Checks all programs, in as many threads as there are processors, and lists all errors.
 #[test]
 fn every_repeatable_program_is_recorded_as_it_is_executed() {
     let entries = entries();

@@ -1,5 +1,5 @@
-//! All threads merged by time: what one thread does before it synchronises comes before what
-//! another one does after it.
+//! All threads merged by time: steps of one thread before it synchronises come before steps of
+//! another thread after it.
 
 use acceptance::source::compile;
 use acceptance::{Call, Data, RecordedCall, is_soak};
@@ -9,8 +9,8 @@ const FUNCTIONS_PER_OBJECT: usize = 8;
 const FUNCTION_BYTES: u64 = 16;
 const THREADS: usize = 8;
 
-/// Takes the turns of all objects in merged order; returns how many there are and how many do not
-/// follow the turn before.
+/// Takes the turns of all objects in merged order. Returns the number of turns, and the number of
+/// those that do not follow the turn before.
 fn turns(recorded: &RecordedCall, functions: u64) -> (u64, u64) {
     let trace = &recorded.trace;
     let end = functions + (OBJECTS * FUNCTIONS_PER_OBJECT) as u64 * FUNCTION_BYTES;
@@ -33,7 +33,7 @@ fn turns(recorded: &RecordedCall, functions: u64) -> (u64, u64) {
     (count, wrong)
 }
 
-/// Records the program with so many operations in all and checks the order of all turns.
+/// Records the program with this total number of operations and checks the order of all turns.
 fn check(data: Data, operations: usize) {
     let directory = tempfile::tempdir().unwrap();
     let text = include_str!("../programs/order.c");

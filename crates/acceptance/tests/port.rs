@@ -1,6 +1,5 @@
-//! Bits on a trace port come back as what was executed: every technique over every workload and
-//! over real programs, with threads, signals, code that changes and races; and what is damaged is
-//! noticed.
+//! Bits on a trace port decode to the execution: every technique over every workload and over real
+//! programs, with threads, signals, code that changes and races. Damaged bits are detected.
 
 use std::process::Command;
 
@@ -15,12 +14,12 @@ use port::{ChunkSizes, Config, Job, PortDecoder, PortSettings, Subject, Techniqu
 use trace::{Batch, Trace};
 use workloads::{Exit, Group, Variant};
 
-/// Of programs that execute more than this, about, the first part; more of it is a matter of the
-/// soak test.
+/// Only about this number of instructions of longer programs is encoded; the soak test encodes
+/// more.
 const INSTRUCTIONS_MAX: u64 = 1_000_000;
 const SOAK_INSTRUCTIONS_MAX: u64 = 100_000_000;
 
-/// Shows a trace batch by batch.
+/// Passes a trace on, batch by batch.
 fn each_batch(trace: &Trace, subject: Subject, mut show: impl FnMut(&Batch)) {
     let mut merged = match subject {
         Subject::Flow => trace.merged(),
@@ -185,9 +184,9 @@ fn other_readings() {
     }
 }
 
-/// Loads that are known by flags alone: a thread or the kernel changes memory, and nothing tells.
-/// The decoder finds those loads and no others: the messages themselves are right, and there are no
-/// more of them than with values.
+/// Loads that are known by flags alone: no message shows that another thread or the kernel has
+/// changed memory. The decoder gets those loads wrong and no others. The messages themselves are
+/// right, and there are no more of them than with values.
 #[test]
 fn flags_alone() {
     let shell = Call::new("bash").args(["-c", "while read line; do echo $line; done < /etc/passwd"]);
@@ -204,13 +203,13 @@ fn flags_alone() {
             let checked = decoder.finish();
             assert_eq!((checked.mismatches, checked.messages), (0, messages), "{:?}", checked.problems);
             assert_eq!(checked.matches + checked.stale, shown_of(trace, Subject::Loads));
-            // With values, a message tells each of them.
+            // With values, each of them has a message.
             assert!(checked.stale >= sound.2 - messages && checked.stale > 0, "{}", technique.name());
         }
     }
 }
 
-/// A bit that is wrong is noticed, or does not matter; it never does harm.
+/// A wrong bit is detected or has no effect; it never makes the decoder panic.
 #[test]
 fn damaged_bits() {
     let recorded = parallel("raytrace", &["3", "4"]);
@@ -275,13 +274,13 @@ fn the_command_tells_what_flags_do_not() {
     let found: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&found["equal"], &found["wrong"]), (&false.into(), &0.into()));
     assert!(found["stale"].as_u64().unwrap() > 0);
-    // Nobody changes the memory of this program but itself, and each byte has a flag.
+    // Only the program itself changes its memory, and each byte has a flag.
     let alone = workloads::build("memory_moves", workloads::find("memory_moves").unwrap().variants[0]).unwrap();
     let recorded = Call::new(alone).data(Data::Values).recorded();
     run(&[&write[..], &["--config", "custom", "--cfg", "1"]].concat(), &recorded);
     let (finished, text) = run(&decode, &recorded);
     assert!(finished.exit == Exit::Status(0) && text.contains("known by flags), equal to the trace: "), "{text}");
-    // With a bit that is wrong, messages are wrong, too.
+    // With a wrong bit, messages are wrong, too.
     let mut bytes = std::fs::read(file).unwrap();
     bytes[8] ^= 0x80;
     std::fs::write(file, bytes).unwrap();
@@ -289,7 +288,7 @@ fn the_command_tells_what_flags_do_not() {
     assert!(finished.exit == Exit::Status(1) && text.contains(" wrong of "), "{text}");
 }
 
-/// The messages that come out of the bits are those that mcfTRaptor and mlvCFiat write.
+/// The messages that are decoded from the bits are those that mcfTRaptor and mlvCFiat write.
 #[test]
 fn messages_are_those_of_the_tools() {
     let (recorded, directory) = (parallel("raytrace", &["3", "4"]), tempfile::tempdir().unwrap());
@@ -308,7 +307,7 @@ fn messages_are_those_of_the_tools() {
         let mut command = Command::new(trackway());
         command.args([tool, "-a", "-q", "-o", &path(tool), "-i"]).arg(&recorded.path).args(flags).args(known);
         assert_eq!(process::run(&mut command).exit, Exit::Status(0));
-        // Threads may come in longer turns.
+        // Threads may have longer turns.
         let by_thread = |file: &str| {
             let text = std::fs::read_to_string(file).unwrap();
             let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -360,7 +359,7 @@ fn what_cannot_be_is_refused() {
     assert!(finished.exit == Exit::Status(1) && text.contains("no file of port bits"), "{text}");
 }
 
-/// Every program is recorded as often as is said, and the tables have what the figures show.
+/// Every program is recorded `--repeat` times, and the tables have the numbers of the figures.
 #[test]
 fn the_experiment() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! The workloads, and small programs in several languages, run with the recorder as they run
 //! without it, in every data mode: output and status are the same to the byte, and the trace is
-//! sound. What a system is made of is in `tools.rs`, `runtimes.rs` and `servers.rs`.
+//! sound. The programs of a system are in `tools.rs`, `runtimes.rs` and `servers.rs`.
 
 use std::fs;
 use std::path::Path;
@@ -58,7 +58,7 @@ fn bench_and_seed_programs() {
     check_workloads(Group::Seed, 0, 1);
 }
 
-/// As many threads in the trace as were asked for.
+/// The trace has the requested number of threads.
 #[test]
 fn parallel_programs_have_their_threads() {
     for threads in ["2", "4", "16"] {
@@ -74,7 +74,8 @@ fn parallel_programs_have_their_threads() {
 // -------------------------------------------------------------------------------------------------
 // threads, execs, files
 
-/// exec stays in the recording: `env` is replaced by the shell, that by the interpreter.
+/// The recording goes on after exec: the shell replaces `env`, and the interpreter replaces the
+/// shell.
 #[test]
 fn a_chain_of_execs() {
     let script = "exec python3 -c 'import sys; print(sys.argv[1:]); sys.exit(5)' \"$@\"";
@@ -149,7 +150,7 @@ fn modules_are_files_with_whole_names() {
 // -------------------------------------------------------------------------------------------------
 // what programs can see
 
-/// Arguments, environment, directory, descriptors and limits are as without us.
+/// Arguments, environment, directory, descriptors and limits are as without the recorder.
 #[test]
 fn the_surroundings_are_the_same() {
     let script = r#"echo "$@"; env | sort; pwd; ls -l /proc/self/fd | wc -l; ulimit -a; umask; ls /proc/$$/fd"#;

@@ -1,5 +1,5 @@
-//! A recorded trace reads the same in every way there is: thread by thread, from any instruction
-//! on, all threads merged by time, chunks in parallel.
+//! A recorded trace reads the same in every way: thread by thread, from any instruction on, all
+//! threads merged by time, chunks in parallel.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -91,7 +91,8 @@ fn the_order_of_threads_is_that_of_what_happened() {
     }
 }
 
-/// What one thread does under a lock comes, merged, before what another one does under it later.
+/// In merged order, steps of one thread under a lock come before those of the thread that takes the
+/// lock next.
 #[test]
 fn the_order_of_threads_respects_locks() {
     const ROUNDS: usize = 20_000;

@@ -1,5 +1,6 @@
 //! Languages with runtimes of their own: interpreters, just-in-time compilers, garbage collectors,
-//! threads, exceptions. In every data mode: output and status as without us, and a sound trace.
+//! threads, exceptions. In every data mode, output and status are as without the recorder, and the
+//! trace is sound.
 
 use std::process::Command;
 
@@ -146,7 +147,7 @@ fn node_without_its_compiler() {
     check("node", &["--jitless", "-e", script]);
 }
 
-/// Compiles the class once; the machine then runs it in this way.
+/// Compiles the class once; the Java machine then runs it with these options.
 fn java(options: &[&str]) {
     let directory = scratch();
     write(directory.path(), "Main.java", include_str!("../programs/Main.java"));

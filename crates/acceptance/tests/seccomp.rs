@@ -1,6 +1,6 @@
-//! Seccomp: what is refused under the recorder is told, and filters that let the recorder work do
-//! not end a recording at an exec. What filters do is shown by the workloads `seccomp` and
-//! `seccomp_narrow`.
+//! Seccomp: the recorder reports what the engine refuses, and filters that let the recorder work do
+//! not end a recording at an exec. The workloads `seccomp` and `seccomp_narrow` show the effect of
+//! filters.
 
 use acceptance::Call;
 use acceptance::source::compile;
@@ -22,7 +22,7 @@ fn what_is_refused_is_told() {
     }
 }
 
-/// What the kernel itself refuses is nothing to tell.
+/// The recorder does not report what the kernel itself refuses.
 #[test]
 fn what_is_refused_natively_is_not_told() {
     let directory = tempfile::tempdir().unwrap();

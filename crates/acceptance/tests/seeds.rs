@@ -25,8 +25,7 @@ const ENUMERATION_UNCONDITIONAL: [&str; 2] = [
     "0, 0x0000000000400599, 0x00000000004003b8, U, D, T call 0x4003b8",
 ];
 
-/// Figure 4.12. What the program executes between the seventh and the last of them, the figure
-/// leaves out.
+/// Figure 4.12. It omits what the program executes between the seventh branch and the last.
 const BRANCH_TEST: [&str; 8] = [
     "0, 0x00000000004004ec, 0x00000000004004f1, C, D, T jnbe 0x4004f1",
     "0, 0x00000000004004f5, 0x00000000004004f7, C, D, T jz 0x4004f7",
@@ -76,7 +75,7 @@ fn target(line: &str) -> u64 {
     number(line.split(", ").nth(2).unwrap_or_default())
 }
 
-/// Where `part` is in `whole`, in one piece.
+/// The position of `part` in `whole`.
 fn position(whole: &[String], part: &[&str]) -> usize {
     let place = whole.windows(part.len()).position(|window| window == part);
     place.unwrap_or_else(|| panic!("{part:#?} is not in {whole:#?}"))

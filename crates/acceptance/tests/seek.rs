@@ -1,5 +1,5 @@
-//! An instruction of the merged order is found by the index: the same one as by counting, and
-//! without reading what is before it.
+//! The index finds an instruction of the merged order: the same one as counting, and without
+//! reading what is before it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -50,14 +50,14 @@ fn a_place_in_billions_of_instructions_takes_a_few_chunks() {
     }
 }
 
-/// What a batch is.
+/// A description of a batch.
 #[derive(Debug, PartialEq)]
 struct Seen {
     thread: u32,
     first: u64,
     tsc: u64,
     instructions: u64,
-    /// Of its steps, events and accesses with their values.
+    /// A hash of its steps, events and accesses with their values.
     hash: u64,
 }
 
@@ -110,7 +110,7 @@ fn a_place_in_threads_of_real_work_is_that_of_counting() {
     }
 }
 
-/// Destroys the payloads of the first half of all path chunks; gives how many.
+/// Destroys the payloads of the first half of all path chunks. Returns their number.
 fn destroy_paths(file: &mut [u8]) -> usize {
     let (mut at, mut payloads) = (16, Vec::new());
     while file[at..].starts_with(&[0xa7, b'T', b'k', b'C']) {
@@ -125,7 +125,7 @@ fn destroy_paths(file: &mut [u8]) -> usize {
     payloads.len()
 }
 
-/// What a verb prints of some instructions of a file, none of which it may find damaged.
+/// The output of a verb about some instructions of a file, none of which may be damaged.
 fn printed(verb: &[&str], skip: u64, file: &Path) -> String {
     let (name, options) = verb.split_first().unwrap();
     let mut command = Command::new(trackway());
@@ -136,8 +136,7 @@ fn printed(verb: &[&str], skip: u64, file: &Path) -> String {
     finished.stdout_text()
 }
 
-/// Compares what verbs print of a place behind paths that are destroyed with what they printed
-/// before.
+/// Compares the output of verbs about a place behind destroyed paths with their output before.
 fn check_verbs(recorded: &RecordedCall, verbs: &[&[&str]]) {
     let skip = recorded.trace.totals().instructions / 10 * 9;
     let mut merged = recorded.trace.merged();

@@ -1,4 +1,4 @@
-//! Traces that executions are cut into are the executions: for every policy of the thesis, over
+//! The traces of a segmenter together are the execution: for every policy of the thesis, over
 //! workloads and real programs.
 
 use std::collections::HashMap;
@@ -63,7 +63,8 @@ fn traces_are_what_was_executed() {
     check(&call.recorded());
 }
 
-/// Single instructions are single instructions: each address as often as it was executed.
+/// With a maximum of one instruction, each address is a trace, with as many occurrences as it was
+/// executed.
 #[test]
 fn traces_of_one_instruction() {
     let executable = workloads::build("recursion", Variant::Pie).unwrap();
@@ -81,8 +82,8 @@ fn traces_of_one_instruction() {
     assert_eq!(shown, executed);
 }
 
-/// Without limits, traces are what was executed in a row: what was not recorded in between ends
-/// them, and so does exec, even if addresses are the same again.
+/// Without limits, a trace ends only at a gap in the recording or at exec, even if the addresses
+/// are the same afterwards.
 #[test]
 fn gaps_and_images_end_traces() {
     use segment::Class;
@@ -128,8 +129,7 @@ fn executed(trace: &Trace) -> Vec<(u64, isa::Transfer)> {
 }
 
 /// Consistency and overlap by brute force: traces of sixteen instructions are pieces of the list of
-/// all instructions, and how probable it is that one instruction is followed by another can be
-/// counted there.
+/// all instructions, where the probability that one instruction follows another can be counted.
 #[test]
 fn consistency_and_overlap_are_as_counted() {
     use segment::{Class, EdgeCounts, InstructionTable, Overlap};
@@ -215,7 +215,7 @@ fn trace_length_is_as_counted() {
     assert!(by_coverage > by_occurrences + 1.0);
 }
 
-/// What policies have of their own is in every form, and so are both lengths.
+/// Every output format has the rules of each policy and both lengths.
 #[test]
 fn weights_and_lengths_are_shown() {
     use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -264,7 +264,7 @@ fn run(arguments: &[&str], recorded: &RecordedCall) -> (Exit, String) {
     (finished.exit, finished.stdout_text().to_string() + &finished.stderr_text())
 }
 
-/// A program that is looked at while it runs is cut as its recorded trace is.
+/// A running program is segmented like its recorded trace.
 #[test]
 fn live_is_as_recorded() {
     let executable = workloads::build("loops", workloads::find("loops").unwrap().variants[0]).unwrap();
@@ -277,7 +277,7 @@ fn live_is_as_recorded() {
     assert_eq!(finished.stdout_text(), recorded.finished.stdout_text().to_string() + &from_file);
 }
 
-/// The same traces as in a CSV file, in the same order, and what belongs together.
+/// A Parquet file has the same traces as a CSV file, in the same order, with matching columns.
 fn check_parquet(path: &std::path::Path, csv: &str) {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::RowAccessor;
@@ -298,7 +298,7 @@ fn check_parquet(path: &std::path::Path, csv: &str) {
     }
 }
 
-/// Caches and what is drawn.
+/// Trace caches and plots.
 #[test]
 fn caches_and_plots() {
     let executable = workloads::build("radiosity", Variant::Pie).unwrap();
@@ -319,7 +319,7 @@ fn caches_and_plots() {
         // The last trace of a thread does not end, and is not fetched.
         assert!(executed <= policy["occurrences"].as_u64().unwrap());
         assert!(hits(0) <= hits(1) && hits(1) <= hits(2), "{fetch}");
-        // Every trace is not there once.
+        // Every trace misses once.
         assert!(executed - hits(2) + 8 >= traces && executed - hits(2) <= traces + traces / 100, "{fetch}");
         assert!(fetch["mispredicted"].as_u64().unwrap() + 8 >= traces, "{fetch}");
         assert!((3..5).all(|cache| hits(cache) > 0 && hits(cache) <= hits(1)), "{fetch}");

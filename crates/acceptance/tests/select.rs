@@ -1,7 +1,7 @@
-//! Recordings of a part of a program: they are that part of the recording of all of it.
+//! A recording of a part of a program equals that part of a recording of the whole program.
 //!
-//! What the part is, is found out here from `nm` and from the calls and returns in the whole trace,
-//! by means that have nothing to do with those of the recorder.
+//! The tests determine the part from `nm` and from the calls and returns in the whole trace,
+//! independently of the recorder.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -49,7 +49,7 @@ fn library_call() -> Call {
     call(&["library", "20"]).arg(&built().plugin)
 }
 
-/// Records with options, checks that the program did not notice, and returns what it executed.
+/// Records with options, checks the program's output, and returns what it executed.
 fn part(call: &Call, options: &[&str]) -> (RecordedCall, Vec<Listing>) {
     let recorded = recorded(call, options);
     recorded.assert_finished_as(&call.natively());
@@ -58,13 +58,13 @@ fn part(call: &Call, options: &[&str]) -> (RecordedCall, Vec<Listing>) {
     (recorded, listings)
 }
 
-/// Records with options, of which a length ends before the program does.
+/// Records with options that include a length, which ends the recording before the program ends.
 fn recorded(call: &Call, options: &[&str]) -> RecordedCall {
     let call = call.clone().options(options);
     if options.contains(&"--length") { call.recorded_until_detach() } else { call.recorded() }
 }
 
-/// Where the functions of a file are, as `nm` says.
+/// The address ranges of the functions of a file, according to `nm`.
 fn functions(file: &Path) -> Vec<(String, Range<u64>)> {
     let finished = process::run(Command::new(tool::required("nm")).args(["-S", "--defined-only"]).arg(file));
     let text = finished.stdout_text();
@@ -82,7 +82,7 @@ fn modules(trace: &Trace, is_wanted: impl Fn(&Module) -> bool) -> Vec<&Module> {
     trace.modules().iter().map(|mapped| &mapped.module).filter(|module| is_wanted(module)).collect()
 }
 
-/// Where those are.
+/// The address ranges of those mappings.
 fn ranges(modules: &[&Module]) -> Vec<Range<u64>> {
     modules.iter().map(|module| module.address..module.address + module.length).collect()
 }
@@ -196,7 +196,7 @@ fn every_gap_is_told() {
 struct Extent {
     /// Where selected routines begin.
     entries: Vec<u64>,
-    /// Functions that are outside whatever was called: jumps out of a routine end there.
+    /// Functions that are never inside a selected routine: jumps out of a routine end there.
     outside: Vec<Range<u64>>,
 }
 
@@ -212,7 +212,7 @@ fn in_extent(trace: &Trace, thread: u32, extent: &Extent) -> Vec<u64> {
             Item::Step(step) => step,
             Item::Event(Event::Signal { signal, .. }) if signal != 0 => {
                 interrupted.push(depth);
-                // As if it were called, never to return.
+                // As a call that never returns.
                 depth = depth.map(|depth| depth + 1_000_000);
                 continue;
             }
@@ -429,8 +429,8 @@ fn data_of_a_part() {
         };
         let (routines, _) = part(&["--routine", "chosen*"]);
         assert_same_memory("routines", &routines, &expected);
-        // Values that the kernel chooses anew in every run are on the way to the first instructions of the
-        // executable.
+        // Before the first instructions of the executable, the program reads values that the kernel
+        // chooses anew in every run.
         let addresses = |list: &[Memory]| -> Vec<Memory> {
             list.iter().map(|(pc, address, size, writes, _)| (*pc, *address, *size, *writes, None)).collect()
         };

@@ -20,7 +20,7 @@ struct Server {
     call: Call,
     /// Exists when the server is ready.
     socket: std::path::PathBuf,
-    /// What to ask, one after the other.
+    /// The requests, one after the other.
     requests: Vec<Command>,
     /// Ends it.
     stop: Box<dyn Fn(&RunningProcess)>,
@@ -29,7 +29,7 @@ struct Server {
 /// Starts the server, asks, stops it; returns the answers and its end.
 fn converse(command: &mut Command, server: &mut Server) -> (Vec<ProcessOutput>, ProcessOutput) {
     let running = RunningProcess::start(command, &[]);
-    // The file is there before anybody listens.
+    // The file exists before the server listens.
     wait_until("the server listens", || UnixStream::connect(&server.socket).is_ok());
     let answers = server.requests.iter_mut().map(run).collect();
     (server.stop)(&running);
@@ -121,7 +121,7 @@ fn nginx() {
     });
 }
 
-/// Asks the server to end: the process itself, or the one that the recorder has started.
+/// Asks the server to end: the process itself, or the process that the recorder has started.
 fn quit(pid: i32) {
     let target = acceptance::process::children_of(pid).first().copied().unwrap_or(pid);
     // SAFETY: takes no pointers. Neither has been waited for.

@@ -1,6 +1,6 @@
 //! Failures while the engine is set up in a process: at launch, after exec, in a running process
-//! and in one that is followed. The process goes on as if nothing had been, and one sentence says
-//! why it is not recorded.
+//! and in a followed one. The process goes on undisturbed, and one sentence says why it is not
+//! recorded.
 
 use std::fs;
 use std::path::Path;
@@ -19,11 +19,12 @@ const NO_MEMORY: u32 = wire::FAILURE_NO_MEMORY | wire::INJECT_IN_SET_UP;
 const PANIC: u32 = wire::FAILURE_DEFECT | wire::INJECT_IN_SET_UP;
 const FAULT: u32 = wire::FAILURE_HANDLER | wire::INJECT_IN_SET_UP;
 
-/// Each failure, how many places in the set-up of one thread have it, and what is said about it.
+/// Each failure, the number of places in the set-up of one thread where it can happen, and words of
+/// the message about it.
 const FAILURES: [(u32, u32, &str); 3] =
     [(NO_MEMORY, 1, "there was no memory left"), (PANIC, 2, "please report this"), (FAULT, 1, "please report this")];
 
-/// What a program sees of its surroundings that a failed set-up could have changed.
+/// A program that prints everything that a failed set-up could have changed.
 const LOOK: &str = "grep -E 'Sig(Blk|Ign|Cgt|Pnd)|NoNewPrivs|TracerPid' /proc/self/status; \
     grep -cE 'trackway|rwxp' /proc/self/maps; ls -l /proc/self/fd | wc -l; exit 7";
 
@@ -36,7 +37,8 @@ fn inject(recorder: &mut Command, failure: u32, place: u32) {
     recorder.env("TRACKWAY_INJECT", format!("{failure}:{place}"));
 }
 
-/// One sentence of the recorder's says `words`; a panic also says where it is.
+/// Asserts that one sentence of the recorder contains `words`; that about a panic also has its
+/// position.
 fn assert_said(finished: &ProcessOutput, failure: u32, words: &[&str]) {
     let text = finished.stderr_text();
     let (panics, sentences): (Vec<&str>, Vec<&str>) =
@@ -48,7 +50,7 @@ fn assert_said(finished: &ProcessOutput, failure: u32, words: &[&str]) {
     }
 }
 
-/// A shell that ignores signals which faults raise, so that its children do, too.
+/// A shell that ignores synchronous signals, so that its children do, too.
 fn ignoring(command: &Command) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' ILL SEGV USR1; exec \"$@\"", "sh"]);
@@ -126,7 +128,7 @@ fn a_program_runs_without_an_engine_that_fails_after_exec() {
     }
 }
 
-/// Tries to attach, which fails, and leaves nothing.
+/// Tries to attach, which fails and leaves no file.
 fn fail_to_attach(pid: i32, failure: u32, place: u32, reason: &str) {
     let directory = scratch();
     let output = directory.path().join("t.trk");
@@ -193,8 +195,8 @@ fn waiting_threads_go_on_without_an_engine_that_fails_when_it_attaches() {
     }
 }
 
-/// What the program says about its waits. `None` if the attempt to attach has held its threads up
-/// for longer than it takes for right, as on a busy machine.
+/// The program's report about its waits. `None` if the attempt to attach has delayed its threads
+/// for longer than the program accepts, as on a busy machine.
 fn waits_with_failure(program: &Path, failure: u32, place: u32, reason: &str) -> Option<String> {
     let running = RunningProcess::start(&mut Command::new(program), &[]);
     std::thread::sleep(Duration::from_millis(500));
@@ -236,7 +238,7 @@ fn a_process_with_a_little_too_little_memory_goes_on() {
     assert!(failed > 0, "no limit was met while the engine was set up");
 }
 
-/// Children that are to be followed: made by fork, and made by vfork with an exec.
+/// Followed children: made by fork, and made by vfork with an exec.
 #[test]
 fn a_followed_process_runs_without_an_engine_that_fails() {
     let directory = scratch();

@@ -1,6 +1,6 @@
-//! Much at once: threads, signals, forks, execs and changing code, in programs whose result does
-//! not depend on timing. Short here; with TRACKWAY_SOAK set, as `cargo xtask soak` does, much
-//! longer.
+//! Threads, signals, forks, execs and changing code at once, in programs whose result does not
+//! depend on timing. The tests are short, and much longer with TRACKWAY_SOAK set, as `cargo xtask
+//! soak` does.
 
 use std::path::Path;
 
@@ -56,14 +56,15 @@ fn thousands_of_short_threads() {
     }
 }
 
-/// Threads compute while a timer of the process and the main thread shower them with signals;
-/// handlers nest, run on alternate stacks, and touch what the interrupted code computes with.
+/// Threads compute while a timer of the process and the main thread send them many signals.
+/// Handlers nest, run on alternate stacks, and use the data that the interrupted code computes
+/// with.
 #[test]
 fn threads_under_a_shower_of_signals() {
     repeat("signals.c", include_str!("../programs/signals.c"), &["100"], rounds(2), "bad 0, many 1\n");
 }
 
-/// Places where a signal, a fork or a store once met the engine unprepared.
+/// Places where the engine once did not expect a signal, a fork or a store.
 #[test]
 fn narrow_windows() {
     let directory = tempfile::tempdir().unwrap();
@@ -76,13 +77,13 @@ fn narrow_windows() {
     }
 }
 
-/// A profiling timer interrupts library functions and is left by siglongjmp.
+/// A profiling timer interrupts library functions, and its handler ends by siglongjmp.
 #[test]
 fn jumps_out_of_handlers() {
     repeat("jumps.c", include_str!("../programs/jumps.c"), &["500"], rounds(2), "sorted\n");
 }
 
-/// Threads that live for a moment, thousands of them, some detached, some cancelled.
+/// Thousands of short-lived threads, some detached, some cancelled.
 #[test]
 fn short_lived_threads() {
     repeat("brief.c", include_str!("../programs/brief.c"), &["150"], rounds(2), "1 1\n");
@@ -115,7 +116,7 @@ fn code_that_changes_in_many_threads() {
     repeat("code.c", include_str!("../programs/code.c"), &["200"], rounds(2), "bad 0\n");
 }
 
-/// Libraries come and go while other threads run.
+/// Libraries are loaded and unloaded while other threads run.
 #[test]
 fn libraries_that_come_and_go() {
     repeat("libraries.c", include_str!("../programs/libraries.c"), &["40"], rounds(2), "4.5\n");

@@ -1,5 +1,5 @@
-//! The usual tools of a system, each for a moment, in every data mode: output and status as without
-//! us, and a sound trace.
+//! Common tools of a system, each run briefly, in every data mode: output and status are as without
+//! the recorder, and the trace is sound.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -122,7 +122,7 @@ fn vim() {
 
 // ------------------------------------------------------------------------------------ compressors
 
-/// Both ways, the second on the output of the first.
+/// Compresses, and decompresses the result.
 fn check_compressor(name: &str, compress: &[&str], expand: &[&str], length: usize) -> RecordedCall {
     let text = sample(length);
     let compressed = check(name, compress, text.clone());
@@ -227,7 +227,7 @@ fn make_builds() {
     write(directory.path(), "a.txt", "a");
     write(directory.path(), "b.txt", "b");
     let make = |arguments: &[&str]| call("make", arguments).directory(directory.path());
-    // Which of the two comes first is chance.
+    // The order of the two varies.
     let sorted = |text: String| {
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
         lines.sort();
@@ -449,7 +449,7 @@ fn rustc_tells_its_version() {
     check("rustc", &["--version", "--verbose"], "");
 }
 
-/// A debugger is a program like any other, and its child is not ours.
+/// A debugger is recorded like any other program; its child is not.
 #[test]
 fn gdb() {
     let directory = scratch();

@@ -1,5 +1,5 @@
-//! What a child executes that shares its parent's memory (vfork, posix_spawn) is recorded as a
-//! thread of its parent, and everybody behaves as without us.
+//! A child that shares its parent's memory (vfork, posix_spawn) is recorded as a thread of its
+//! parent, and all processes behave as without the recorder.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -113,8 +113,8 @@ fn a_child_that_dies_is_recorded_to_its_end() {
     }
 }
 
-/// A signal can end a child anywhere without harm to its parent. SIGTERM waits until the child is
-/// not at work in the engine.
+/// A signal can end a child anywhere without harm to its parent. SIGTERM stays pending while the
+/// child is in the engine.
 #[test]
 fn children_that_another_thread_kills() {
     let directory = scratch();
@@ -214,7 +214,7 @@ fn subprocesses_of_many_threads() {
     }
 }
 
-/// Attached and left again and again while children are made.
+/// The recorder attaches and detaches again and again while children are made.
 #[test]
 fn attach_and_leave_while_children_are_made() {
     let directory = scratch();
@@ -404,7 +404,7 @@ fn routines_and_callees_with_children() {
         let spawning = Call::new(&program).args(["spawns", "hide"]).options(options);
         let expected = spawning.natively();
         for routine in ["posix_spawnp", "end_of"] {
-            // Programs that are followed may not have the routine, which is said.
+            // Followed programs may lack the routine, which the recorder reports.
             let recorded = spawning.clone().options(["--routine", routine, "--callees"]).recorded();
             let RecordedCall { finished, trace, .. } = recorded;
             assert_eq!((finished.exit, finished.stdout), (expected.exit, expected.stdout.clone()), "{routine}");

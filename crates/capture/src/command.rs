@@ -19,7 +19,7 @@ use crate::error::Error;
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// Runs scripts without an interpreter line.
 const SHELL: &str = "/bin/sh";
-/// The kernel follows at most so many interpreters of interpreters.
+/// The maximum number of interpreters of interpreters that the kernel follows.
 const INTERPRETERS_MAX: usize = 4;
 /// Bytes of a program that are read to identify it. Program headers lie at its start.
 const SAMPLE_BYTES: u64 = 64 << 10;

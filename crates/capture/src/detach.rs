@@ -129,7 +129,8 @@ impl Detachment<'_> {
         loop {
             self.refuse_exec();
             meanwhile();
-            // Attaching to a thread that is about to exit may fail; the next poll tells.
+            // Attaching to a thread that is about to exit may fail; the next poll shows whether it
+            // did.
             let _ = self.group.seize_new();
             if self.group.is_gone() || self.group.has_executed {
                 self.group.detach_all();

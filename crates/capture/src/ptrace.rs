@@ -7,7 +7,8 @@ use std::io;
 use libc::{c_int, c_long, c_void, pid_t, user_fpregs_struct, user_regs_struct};
 use wire::Rseq;
 
-/// Options for every tracee: exec is an event, and stops at system calls can be told from signals.
+/// Options for every tracee: exec is an event, and stops at system calls can be distinguished from
+/// signals.
 const OPTIONS: c_int = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACESYSGOOD;
 const PTRACE_GETSIGMASK: u32 = 0x420a;
 const PTRACE_SETSIGMASK: u32 = 0x420b;

@@ -251,7 +251,7 @@ fn own_vdso() -> Option<&'static [u8]> {
     let pid = i32::try_from(std::process::id()).ok()?;
     let mappings = crate::maps::of_process(pid).ok()?;
     let range = mappings.into_iter().find(|mapping| mapping.path == "[vdso]")?.range;
-    // SAFETY: the kernel has mapped it for as long as the process lives, and nobody writes to it.
+    // SAFETY: the kernel has mapped it for as long as the process lives, and nothing writes to it.
     Some(unsafe { std::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize) })
 }
 

@@ -150,8 +150,8 @@ pub fn record<S: Sink>(
         .map(|(is_over, done)| (done, is_over))
         .map_err(|error| StartError::Inject(InjectError::System { what: "making a pipe", error: error.into() }))?;
     std::thread::scope(|scope| {
-        // Inside of the scope: after a panic, the target has to learn that nobody reads before the
-        // recorder waits for its exit.
+        // Inside of the scope: after a panic, the target has to learn that the recorder no longer
+        // reads, before the recorder waits for its exit.
         let _lock = LivenessLock::acquire(shared)
             .map_err(|error| StartError::Inject(InjectError::System { what: "making the sign of life", error }))?;
         // Closing the pipe ends `watch`.

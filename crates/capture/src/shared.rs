@@ -1,5 +1,5 @@
 //! The memory that the recorder shares with the engine, seen from the recorder: its mapping, its
-//! futexes, and the lock that tells the engine when the recorder dies.
+//! futexes, and the lock by which the engine notices that the recorder has died.
 //!
 //! Knows the layout (crate `wire`), not the meaning of the contents.
 
@@ -77,12 +77,12 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and nobody has a reference that outlives this.
+        // SAFETY: mapped by `map`, and no reference outlives this.
         unsafe { libc::munmap(self.start.cast(), self.length) };
     }
 }
 
-/// A System V segment. It is removed when this is dropped and nobody has it attached any more.
+/// A System V segment. It is removed when this is dropped and no process has it attached any more.
 pub struct SystemSegment {
     pub id: i32,
 }
@@ -122,7 +122,7 @@ impl Shared {
             return Err(io::Error::last_os_error());
         }
         let control = memory.as_mut_ptr().cast::<Control>();
-        // SAFETY: the mapping is larger than `Control`, page-aligned, and nobody else has it yet.
+        // SAFETY: the mapping is larger than `Control`, page-aligned, and not shared yet.
         unsafe {
             (*control).magic = wire::MAGIC;
             (*control).version = wire::VERSION;
@@ -146,7 +146,8 @@ impl Shared {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let front = Memory::map(FRONT_BYTES, access, flags, Some(std::os::fd::AsFd::as_fd(&file)))?;
-        // SAFETY: both have as many bytes; the file is as large. The file's are nobody else's yet.
+        // SAFETY: both mappings have `FRONT_BYTES` bytes, and so has the file, which no other
+        // process uses yet.
         unsafe { front.as_mut_ptr().copy_from_nonoverlapping(self.memory.as_ptr(), FRONT_BYTES) };
         // SAFETY: a copy of a control page.
         begin_image(unsafe { &*front.as_ptr().cast::<Control>() });
@@ -170,8 +171,8 @@ impl Shared {
     pub fn adopt_segment(&self) -> io::Result<SystemSegment> {
         let segment = SystemSegment::create(self.memory.length)?;
         let front = segment.attach(std::ptr::null_mut(), 0)?;
-        // SAFETY: the segment is as large, and nobody else's yet; it is detached from where it was
-        // attached.
+        // SAFETY: the segment is as large, and no other process uses it yet; it is detached from
+        // where it was attached.
         unsafe {
             front.cast::<u8>().copy_from_nonoverlapping(self.memory.as_ptr(), FRONT_BYTES);
             begin_image(&*front.cast::<Control>());
@@ -184,8 +185,8 @@ impl Shared {
         Ok(segment)
     }
 
-    /// Says in the old memory that nobody reads it any more. A process that has shared the memory
-    /// of an image (vfork) may outlive the image; it goes on natively.
+    /// Notes in the old memory that the recorder no longer reads it. A process that has shared the
+    /// memory of an image (vfork) may outlive the image; it goes on natively.
     fn give_up(&self) {
         let control = self.control();
         control.detach.store(wire::DETACH_SEPARATELY, Ordering::SeqCst);
@@ -210,8 +211,8 @@ impl Shared {
         into.clear();
         into.reserve(count);
         // SAFETY: in bounds as asserted, and aligned; the capacity was reserved. The protocol
-        // leaves the segment to the recorder; the words are copied before anybody looks at them, so
-        // that a target that still writes to it can spoil its own trace and nothing else.
+        // leaves the segment to the recorder; the words are copied before the recorder examines
+        // them, so that a target that still writes to it can spoil its own trace and nothing else.
         unsafe {
             let words = self.memory.as_mut_ptr().add(wire::segment_offset(slot, segment)).cast::<u32>();
             into.as_mut_ptr().copy_from_nonoverlapping(words, count);
@@ -240,8 +241,8 @@ impl Shared {
     fn copy(&self, offset: usize, length: usize, into: &mut Vec<u8>) {
         into.reserve(length);
         // SAFETY: callers stay in the mapping; the capacity was reserved; the bytes are copied
-        // before anybody looks at them, so that a target that still writes can spoil its own trace
-        // and nothing else.
+        // before the recorder examines them, so that a target that still writes can spoil its own
+        // trace and nothing else.
         unsafe {
             let end = into.as_mut_ptr().add(into.len());
             end.copy_from_nonoverlapping(self.memory.as_ptr().add(offset), length);
@@ -292,7 +293,7 @@ impl Shared {
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= wire::SHARED_BYTES);
         // SAFETY: in bounds as asserted. Tests and fuzzing own the memory, which no engine maps,
-        // and nobody holds a reference into it meanwhile.
+        // and there is no reference into it meanwhile.
         unsafe { self.memory.as_mut_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
@@ -312,7 +313,8 @@ impl Shared {
 }
 
 /// Words of a segment in place. The protocol leaves them to the recorder, but a damaged target may
-/// still write to them. So each word is copied before anybody looks at it, and none is read twice.
+/// still write to them. So each word is copied before the recorder examines it, and none is read
+/// twice.
 pub struct Segment<'a> {
     words: *mut u32,
     count: usize,

@@ -54,7 +54,7 @@ impl Signals {
     pub fn install() -> Self {
         TARGET.store(-1, Ordering::SeqCst);
         EARLY.store(0, Ordering::SeqCst);
-        // If SIGCHLD were ignored, nobody could know how the target ended.
+        // If SIGCHLD were ignored, the recorder could not learn how the target ended.
         let mut saved = vec![(libc::SIGCHLD, set(libc::SIGCHLD, libc::SIG_DFL)), ignore_file_size()];
         for signal in IGNORED {
             saved.push((signal, set(signal, libc::SIG_IGN)));

@@ -38,7 +38,7 @@ pub enum SplitEnd {
 /// are read.
 pub trait SegmentWords {
     fn word(&self, at: usize) -> Option<u32>;
-    /// Fills `into` with the words from `at` on. Returns false if there are not so many.
+    /// Fills `into` with the words from `at` on. Returns false if there are fewer words.
     fn copy(&self, at: usize, into: &mut [u32]) -> bool;
 }
 

@@ -156,7 +156,8 @@ impl ThreadGroup {
         (self.has_executed, self.asleep_since) = (false, None);
         loop {
             match self.seize_new() {
-                // Attaching to a thread that is about to exit may fail; the next poll tells.
+                // Attaching to a thread that is about to exit may fail; the next poll shows whether
+                // it did.
                 Err(error) if self.members.is_empty() => return Err(error),
                 _ => drop(self.poll()),
             }

@@ -96,8 +96,8 @@ pub struct Record {
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     pub seconds: Option<Duration>,
     /// Detach from the program when MB megabytes (millions of bytes) are in the file; it runs on
-    /// without being recorded. Data that waits to be compressed at that moment is still written: up
-    /// to a second's worth.
+    /// without being recorded. Data that waits to be compressed at that moment is still written, at
+    /// most that of a second.
     #[arg(long, value_name = "MB", value_parser = parse_megabytes)]
     pub max_size: Option<u64>,
     /// Memory for translated code and its tables in each process: bytes, or K, M or G (powers of
@@ -154,7 +154,7 @@ pub enum Data {
     None,
     /// The address, size and direction of every memory access.
     Addresses,
-    /// The value, too, exactly as the instruction saw it.
+    /// Also the value, exactly as the instruction read or wrote it.
     Values,
 }
 
@@ -346,8 +346,8 @@ pub struct ExperimentMtrace {
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,4,8",
         value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: Vec<u16>,
-    /// The size that programs are called with, whatever it means to them, instead of one for about
-    /// ten million instructions and one for a hundred million.
+    /// The size argument of the programs, whose meaning depends on the program. By default one size
+    /// for about ten million instructions and one for a hundred million.
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(u32).range(1..))]
     pub size: Option<u32>,
     /// Number of rounds. Tables show the median, and the range behind it where it is visible;

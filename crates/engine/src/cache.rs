@@ -84,7 +84,7 @@ impl Unit {
     /// One user at a time; nothing in it is executed before it has been written.
     pub unsafe fn room(&mut self) -> &mut [u8] {
         let length = (self.stubs_next - self.code_next) as usize;
-        // SAFETY: the unit is mapped for good, and nobody else uses its free room (the caller's
+        // SAFETY: the unit is mapped for good, and no other code uses its free room (the caller's
         // promise).
         unsafe { core::slice::from_raw_parts_mut(self.code_next as *mut u8, length) }
     }

@@ -188,7 +188,7 @@ fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
     } else if reap_child(child) {
         ring::append_child(tcb, thread, result as u32);
     }
-    // SAFETY: made above; nobody uses the table any more.
+    // SAFETY: made above; no thread uses the table any more.
     drop(unsafe { Box::from_raw(actions) });
     control.vforks.fetch_sub(1, Ordering::SeqCst);
     Some(result)

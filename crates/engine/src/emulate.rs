@@ -97,7 +97,7 @@ fn register(tcb: &Tcb, register: Register) -> u64 {
     }
 }
 
-/// All ones in so many bytes.
+/// A number with all bits set in its low `bytes` bytes.
 fn mask(bytes: usize) -> u64 {
     if bytes >= 8 { u64::MAX } else { (1 << (8 * bytes)) - 1 }
 }
@@ -170,8 +170,8 @@ const ARITHMETIC: u64 = 0x8d5;
 const FLAG_ZERO: u64 = 1 << 6;
 const FLAG_DIRECTION: u64 = 1 << 10;
 
-/// `operation a, b` (or `operation a`) in so many bytes, with these flags before; returns the
-/// result and the flags after.
+/// `operation a, b` (or `operation a`) on operands of `bytes` bytes, with these flags before;
+/// returns the result and the flags after.
 macro_rules! calculate {
     ($operation:literal, $a:expr, $b:expr, $bytes:expr, $flags:expr) => {{
         let (mut a, b, mut flags): (u64, u64, u64) = ($a, $b, $flags & ARITHMETIC | 2);

@@ -46,7 +46,7 @@ fn call_recorded(tcb: &mut Tcb) -> i64 {
     result
 }
 
-/// Tells the recorder that the exec has failed, or that a signal is delivered first. A repeated
+/// Notifies the recorder that the exec has failed, or that a signal is delivered first. A repeated
 /// call starts again.
 pub fn abandon(tcb: &mut Tcb) {
     if !core::mem::take(&mut tcb.executing) {
@@ -65,7 +65,7 @@ pub fn abandon(tcb: &mut Tcb) {
     }
 }
 
-/// Tells the recorder and waits until it has changed the state from `state`.
+/// Notifies the recorder and waits until it has changed the state from `state`.
 fn ring_and_wait(tcb: &Tcb, state: u32) {
     let control = tcb.control();
     control.doorbell.fetch_add(1, Ordering::SeqCst);

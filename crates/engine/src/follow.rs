@@ -86,6 +86,6 @@ pub fn wait_in_child(tcb: &mut Tcb) {
 /// In a process that is not recorded: unmaps the part of the shared memory that it may have
 /// inherited.
 pub fn unmap(tcb: &Tcb) {
-    // SAFETY: nobody uses it any more; without a recorder there is no need to.
+    // SAFETY: no thread uses the memory any more; without a recorder it is not needed.
     unsafe { sys::unmap(tcb.control as u64, wire::CONTROL_BYTES as u64) };
 }

@@ -50,7 +50,7 @@ pub fn state_of(stack: &AlternateStack, frame: u64) -> Option<*mut Tcb> {
 pub unsafe fn enter_handler(tcb: *mut Tcb, native: bool) -> u64 {
     let before = hardware_base();
     if before != tcb as u64 {
-        // SAFETY: the caller's promise; nobody else uses the state of a thread that runs natively.
+        // SAFETY: the caller's promise; nothing else uses the state of a thread that runs natively.
         unsafe {
             if native {
                 (*tcb).gs_base = before;
@@ -67,7 +67,7 @@ pub unsafe fn enter_handler(tcb: *mut Tcb, native: bool) -> u64 {
 /// # Safety
 /// As [`enter_handler`], whose result `before` is. Nothing uses gs until the handler returns.
 pub unsafe fn leave_handler(tcb: *const Tcb, native: bool, before: u64) {
-    // SAFETY: nobody else uses the state of a thread that runs natively.
+    // SAFETY: nothing else uses the state of a thread that runs natively.
     let wanted = if native { unsafe { (*tcb).gs_base } } else { before };
     if wanted != tcb as u64 {
         // SAFETY: the caller's promise.

@@ -94,7 +94,7 @@ pub unsafe extern "C" fn bcmp(left: *const u8, right: *const u8, length: usize) 
     unsafe { memcmp(left, right, length) }
 }
 
-/// The precompiled `alloc` crate refers to this, but with `panic = "abort"` nobody calls it.
+/// The precompiled `alloc` crate refers to this, but with `panic = "abort"` nothing calls it.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
 

@@ -55,7 +55,7 @@ impl Engine {
         let unit = &mut self.cache.units[index];
         unit.fragments.try_reserve(1).ok()?;
         let start = unit.code_next;
-        // SAFETY: under the lock, and nobody jumps there before this function returns.
+        // SAFETY: under the lock, and no thread jumps there before this function returns.
         let mut out = Emitter::new(unsafe { unit.room() }, start);
         out.indirect_entry(address);
         out.jump(body);

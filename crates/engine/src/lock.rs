@@ -80,7 +80,7 @@ impl<T> Mutex<T> {
     /// protected value may be inconsistent.
     ///
     /// # Safety
-    /// That thread must be dead, and nobody else may have a stack in the range.
+    /// That thread must be dead, and no other thread may have a stack in the range.
     pub unsafe fn release_for_dead(&self, stacks: Range<u64>) -> bool {
         let holder = self.state.load(Ordering::Acquire) & !CONTENDED;
         let is_held = holder != FREE && stacks.step_by(sys::PAGE as usize).any(|page| holder_at(page) == holder);

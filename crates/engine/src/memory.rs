@@ -245,7 +245,7 @@ pub(crate) mod tests {
     fn copies_end_where_memory_does() {
         catch_faults();
         let start = sys::map(0, 8192, sys::PROT_READ | sys::PROT_WRITE, 0).unwrap();
-        // SAFETY: nobody else uses the page.
+        // SAFETY: nothing else uses the page.
         unsafe { sys::protect(start + 4096, 4096, 0) };
         let mut bytes = [1; 100];
         assert_eq!(read_bytes(start + 4000, &mut bytes), 96);

@@ -60,7 +60,7 @@ impl PathTable {
         Some(self.entry(path)?.data_words)
     }
 
-    /// Makes room for so many paths from `first` on. False if there is no memory.
+    /// Makes room for `count` paths from `first` on. False if there is no memory.
     pub fn reserve(&mut self, first: u32, count: usize) -> bool {
         let Some((page, at)) = self.page_index(first) else { return false };
         let end = page + (at + count).div_ceil(PAGE_PATHS);

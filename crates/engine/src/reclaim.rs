@@ -175,7 +175,7 @@ mod tests {
         page(&pieces)
     }
 
-    /// Translates and drops until so many units have been filled.
+    /// Translates and drops until `units` units have been filled.
     fn churn(engine: &mut Engine, code: u64, units: u64) {
         let opened = |engine: &Engine| engine.cache.units.iter().map(|unit| unit.opened).max().unwrap_or(0);
         let end = opened(engine) + units;

@@ -79,7 +79,7 @@ fn make_room(tcb: &mut Tcb, bytes: u64) {
     }
 }
 
-/// Returns the timestamp for an event of so many bytes. It is read when there is room for the
+/// Returns the timestamp for an event of `bytes` bytes. It is read when there is room for the
 /// event, because a new segment begins with a timestamp, too. It is read before any following
 /// instruction is executed: see `owners`.
 fn time_of_event(tcb: &mut Tcb, bytes: u64) -> u64 {

@@ -204,7 +204,7 @@ pub fn objection(tcb: &Tcb, call: u64, arguments: [u64; 6]) -> Option<i64> {
     (result < 0).then_some(result)
 }
 
-/// Tells the recorder before an exec whether a filter forbids the injection into the new image.
+/// Notifies the recorder before an exec whether a filter forbids the injection into the new image.
 pub fn prepare_exec(tcb: &Tcb) {
     let filters = FILTERS.lock();
     let allowed = filters.iter().all(|filter| injection().iter().all(|data| is_allowed(filter, data)));

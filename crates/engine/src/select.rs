@@ -300,7 +300,7 @@ pub fn reuse_segment(tcb: &mut Tcb) -> bool {
     true
 }
 
-/// Tells the recorder that the words behind `reuse_start` are no longer a sequence.
+/// Notifies the recorder that the words behind `reuse_start` are no longer a sequence.
 pub fn invalidate_words(tcb: &mut Tcb) {
     let bytes = (tcb.selection.reuse_start - tcb.segment) as u32;
     tcb.slot().uninstrumented_from.store(bytes + 1, Ordering::SeqCst);

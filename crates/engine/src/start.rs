@@ -33,7 +33,7 @@ pub unsafe extern "C" fn start(init: *mut Init) -> ! {
     fail_if_injected(control);
     set_up(control, first);
     let count = if is_attached(first) { first.thread_count.max(1) } else { 1 };
-    // SAFETY: the caller's promise; nobody else looks at them before the stage changes.
+    // SAFETY: the caller's promise; the recorder does not read them before the stage changes.
     for init in unsafe { core::slice::from_raw_parts_mut(init, count as usize) } {
         init.state = make_state(control, init).this as u64;
     }

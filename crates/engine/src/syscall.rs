@@ -332,7 +332,7 @@ fn unmap(arguments: [u64; 6]) -> i64 {
 fn protect(call: u64, arguments: [u64; 6]) -> i64 {
     const PROT_GROWSDOWN: u64 = 0x0100_0000;
     let [address, length, protection, ..] = arguments;
-    // Under the lock: nobody else may change the protection of a page meanwhile.
+    // Under the lock: no other thread may change the protection of a page meanwhile.
     let mut engine = ENGINE.lock();
     engine.suspend_fragments(address, length);
     let result = call_now(call, arguments);
@@ -503,8 +503,8 @@ unsafe extern "C" fn trackway_syscall(tcb: *mut Tcb) -> i64 {
     )
 }
 
-/// Makes a system call of the application at a known address, so that seccomp filters can tell it
-/// from the engine's.
+/// Makes a system call of the application at a known address, so that seccomp filters can
+/// distinguish it from the engine's.
 #[unsafe(naked)]
 unsafe extern "C" fn trackway_call(call: u64, arguments: *const [u64; 6]) -> i64 {
     naked_asm!(

@@ -201,7 +201,7 @@ impl Signals {
     /// gs must point at a thread's state.
     pub unsafe fn current() -> &'static Self {
         let this: *const Self;
-        // SAFETY: the first word of the structure is its address. Nobody has a `&mut` to it.
+        // SAFETY: the first word of the structure is its address. No `&mut` to it exists.
         unsafe {
             asm!("mov {}, gs:[{}]", out(reg) this, const SIGNALS, options(nostack, preserves_flags, readonly));
             &*this
@@ -270,8 +270,8 @@ const SIGNAL_STACK: u64 = 64 << 10;
 impl Tcb {
     /// What the thread's signal handlers may touch at any time.
     pub fn signals(&self) -> &'static Signals {
-        // SAFETY: made in `OwnedTcb::new`, in the same mapping, for as long as the thread lives;
-        // nobody has a `&mut` to it.
+        // SAFETY: made in `OwnedTcb::new`, in the same mapping, for as long as the thread lives; no
+        // `&mut` to it exists.
         unsafe { &*self.this.cast::<u8>().add(SIGNALS).cast::<Signals>() }
     }
 
@@ -331,9 +331,9 @@ impl OwnedTcb {
         let address = engine_stack + signal_stack_length;
         let this = address as *mut Tcb;
         // SAFETY: fresh zeroed memory of the right size and alignment, for which all-zero is a
-        // valid value except for the pointers, which are set below before anybody looks.
+        // valid value except for the pointers, which are set below before they are read.
         let signals = unsafe { &mut *(address as *mut Thread).cast::<u8>().add(SIGNALS).cast::<Signals>() };
-        // The memory of the thread's state, which nobody else refers to yet.
+        // The memory of the thread's state, to which there is no other reference yet.
         let mut tcb = Self(this);
         signals.this = signals;
         signals.control = control;
@@ -365,7 +365,7 @@ impl OwnedTcb {
     /// Gives the memory back.
     ///
     /// # Safety
-    /// Nobody may use the thread's state or stacks any more.
+    /// Nothing may use the thread's state or stacks any more.
     pub unsafe fn free(self) {
         // SAFETY: the caller's promise.
         unsafe { sys::unmap(self.mapping, self.mapping_length) };

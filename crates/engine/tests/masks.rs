@@ -86,8 +86,8 @@ impl Machine {
         Self { memory, code: map(PAGE, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) }
     }
 
-    /// Executes an instruction in a child process, so many bytes before the end of memory and under
-    /// this mask.
+    /// Executes an instruction in a child process, `before_end` bytes before the end of memory and
+    /// under this mask.
     fn run(&self, bytes: &[u8], before_end: usize, mask: u64) -> End {
         // SAFETY: the page is ours; the child executes the instruction and ends.
         unsafe {

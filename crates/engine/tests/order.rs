@@ -6,8 +6,8 @@
 //! in nothing else are visited once. After each locked instruction the thread's last timestamp has
 //! to be later than the one to which anything belongs that another thread has done to the word
 //! before. Plain stores count only if the instruction has read something else than what the thread
-//! itself had left there: what nobody can see orders nothing. A protocol that lacks one of its
-//! parts has to be found out.
+//! itself had left there: a value that no thread can distinguish orders nothing. The test has to
+//! reject every protocol that lacks one of its parts.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -42,7 +42,7 @@ struct Protocol {
     compares_values: bool,
     /// Instructions whose old value is unknown take the entry away from others.
     marks_opaque: bool,
-    /// An entry is made the thread's only if nobody else has taken it meanwhile.
+    /// An entry is made the thread's only if no other thread has taken it meanwhile.
     installs_if_pending: bool,
 }
 
@@ -316,7 +316,7 @@ fn cases() -> Vec<(Vec<Vec<Op>>, Vec<usize>)> {
         (vec![vec![add(0), add(1), add(0)], vec![add(1), add(0), add(1)]], vec![0, 1]),
         (vec![vec![add(0), add(1), add(0)], vec![add(1), add(0), add(1)]], vec![0, 0]),
         (vec![vec![add(0), add(1)], vec![add(1), add(0)], vec![add(1)]], vec![0, 0]),
-        // Timestamps for other reasons in between: a word of nobody else's.
+        // Timestamps for other reasons in between: a word that no other thread uses.
         (vec![vec![add(0), add(0), opaque(1), add(0), add(0)], vec![add(0), add(0), add(0)]], vec![0, 1]),
         // A spin lock that is released by a plain store.
         (vec![vec![take(0), opaque(1), release(0), take(0), release(0)], vec![take(0); 4]], vec![0, 1]),

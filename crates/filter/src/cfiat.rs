@@ -233,7 +233,7 @@ fn own_bytes(
     (start..end, line..line + (end - start))
 }
 
-/// A message: so many loads were known, then one loaded `value`.
+/// A message: `hits` loads were known, then one loaded `value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadMessage {
     pub hits: u64,

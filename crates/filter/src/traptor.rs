@@ -266,7 +266,7 @@ pub enum BranchMessage {
     Outcome { branches: u64 },
     /// An indirect branch was mispredicted.
     Target { branches: u64, target: u64 },
-    /// Execution continued at `target` after so many instructions, without a branch.
+    /// Execution continued at `target` after this number of instructions, without a branch.
     Exception { instructions: u64, target: u64 },
 }
 
@@ -358,7 +358,7 @@ pub enum BranchCorrection {
 pub trait BranchMessageSource {
     /// Takes the message about branch number `branches`; `None` if there is none.
     fn take_branch(&mut self, branches: u64, is_indirect: bool) -> Option<BranchCorrection>;
-    /// Takes the target of an exception after so many instructions; `None` if there is none.
+    /// Takes the target of an exception after `instructions` instructions; `None` if there is none.
     fn take_exception(&mut self, instructions: u64) -> Option<u64>;
 }
 

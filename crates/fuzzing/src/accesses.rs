@@ -65,7 +65,7 @@ fn access(bytes: &mut &[u8]) -> AccessDescriptor {
     };
     AccessDescriptor {
         block: u16::from(next(bytes) & 1),
-        // Not of the return: what that loads is where it goes.
+        // Not of the return: the value that it loads is its target.
         offset: u16::from(next(bytes) % 7),
         size: next_u16(bytes) & 0x7f,
         kind: next(bytes) % 8,

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-/// How long and with what a target is run.
+/// The duration and the seed of a run of a target.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub seed: u64,
@@ -17,11 +17,11 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// A few seconds with the same inputs every time, or as long as `TRACKWAY_FUZZ_SECONDS` says
-    /// with others every time; `TRACKWAY_FUZZ_SEED` is the seed.
+    /// By default a few seconds with the same inputs every time. `TRACKWAY_FUZZ_SECONDS` sets the
+    /// duration, with other inputs every time; `TRACKWAY_FUZZ_SEED` sets the seed.
     ///
     /// # Panics
-    /// If one of the variables is no number.
+    /// If one of the variables is not a number.
     #[must_use]
     pub fn from_environment() -> Self {
         let number = |name: &str| std::env::var(name).ok().map(|value| value.parse().expect("a number"));
@@ -46,17 +46,17 @@ pub fn corpus(target: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| std::fs::read(path).expect("it can be read")).collect()
 }
 
-/// Where the inputs of a target are.
+/// The directory of the inputs of a target.
 #[must_use]
 pub fn folder(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target)
 }
 
-/// Runs a target with every input of the corpus, and then with mutations of them. Gives how many
-/// inputs there were.
+/// Runs a target with every input of the corpus, and then with mutations of them. Returns the
+/// number of inputs.
 ///
 /// # Panics
-/// If the target does; says with which input.
+/// If the target panics; the message names the input.
 pub fn run(name: &str, corpus: &[Vec<u8>], bounds: &Bounds, mut target: impl FnMut(&[u8])) -> u64 {
     let start = Instant::now();
     let mut number = 0;
@@ -73,7 +73,7 @@ pub fn run(name: &str, corpus: &[Vec<u8>], bounds: &Bounds, mut target: impl FnM
     number
 }
 
-/// The input with this number: one of the corpus, or one that is made of them.
+/// Returns the input with this number: one of the corpus, or a mutation.
 fn input(corpus: &[Vec<u8>], seed: u64, number: u64) -> Vec<u8> {
     if let Some(input) = usize::try_from(number).ok().and_then(|number| corpus.get(number)) {
         return input.clone();

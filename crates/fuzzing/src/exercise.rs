@@ -64,7 +64,7 @@ pub fn exercise(bytes: Vec<u8>) {
     }
 }
 
-/// Looks at every access and does nothing with it.
+/// Reads every access and ignores it.
 struct Nobody;
 
 impl AccessVisitor for Nobody {

@@ -1,9 +1,9 @@
-//! The input is a list of chunks, which get right headers and checksums.
+//! The input is a list of chunks, to which the target adds correct headers and checksums.
 //!
-//! Each is a kind, a codec, a thread, a place in the extra header and a byte for it, the length of
-//! the content and the length that it has decoded (`u16` each), and the content: what the codec
-//! makes of it, with every stream as it is before zstd. What the extra header says beside that is
-//! zero: counts are wrong, and nobody but `verify` looks at them.
+//! Each chunk has a kind, a codec, a thread, a position in the extra header and a byte for it, the
+//! length of the content and its decoded length (`u16` each), and the content as the codec encodes
+//! it, with every stream as it is before zstd. The rest of the extra header is zero. So counts are
+//! wrong, but only `verify` reads them.
 
 use crate::{exercise::exercise, next, next_u16, take};
 
@@ -21,7 +21,7 @@ const EXTRA: [usize; 8] = [0, 0, 16, 0, 120, 0, 0, 32];
 /// Streams of the fast codec.
 const FAST_STREAMS: usize = 3;
 
-/// Reads the chunks in `bytes` as a trace. Gives what could be decoded.
+/// Reads the chunks in `bytes` as a trace. Returns what could be decoded.
 pub fn framed(bytes: &[u8]) -> Decoded {
     let (file, decoded) = trace::repair::repair_checksums(frame(bytes));
     exercise(file);
@@ -70,7 +70,7 @@ fn chunk(file: &mut Vec<u8>, rest: &mut &[u8], sequence: u32) {
     file.extend([header, extra, stored].concat());
 }
 
-/// What is stored of a content.
+/// Returns the payload of a content.
 fn stored(codec: u8, content: &[u8]) -> Vec<u8> {
     match codec {
         ZSTD => compress(content),
@@ -100,7 +100,7 @@ fn fast(mut content: &[u8]) -> Vec<u8> {
 /// The inverse, for a corpus: the chunks of a trace as an input.
 ///
 /// # Panics
-/// If it is no sound trace of short chunks.
+/// If it is not a sound trace of short chunks.
 #[must_use]
 pub fn unframed(file: &[u8]) -> Vec<u8> {
     let mut input = Vec::new();

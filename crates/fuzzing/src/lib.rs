@@ -1,8 +1,8 @@
-//! What is fuzzed: functions that take any bytes, use a reader of ours with them, and must not
-//! panic. cargo-fuzz (`fuzz`) calls them, and so does [`driver`], which needs no other toolchain
-//! and runs with the tests.
+//! The fuzz targets: functions that pass any bytes to a reader of ours, and must not panic.
+//! cargo-fuzz (`fuzz`) calls them. So does [`driver`], which needs no other toolchain and runs with
+//! the tests.
 //!
-//! Inputs that reach far are kept in `fuzz/corpus`, a folder for each target.
+//! `fuzz/corpus` has a folder of inputs for each target.
 
 mod accesses;
 pub mod driver;
@@ -48,7 +48,7 @@ fn next_u16(bytes: &mut &[u8]) -> u16 {
     u16::from_le_bytes([next(bytes), next(bytes)])
 }
 
-/// Takes so many bytes of an input, or those that are left.
+/// Takes `length` bytes of an input, or those that are left.
 fn take<'b>(bytes: &mut &'b [u8], length: usize) -> &'b [u8] {
     let (taken, rest) = bytes.split_at(length.min(bytes.len()));
     *bytes = rest;

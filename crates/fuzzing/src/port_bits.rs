@@ -1,4 +1,4 @@
-//! The input is a file of port bits, which are followed through a recorded trace.
+//! The input is a file of port bits, which are decoded along a recorded trace.
 
 use port::bits::BitReader;
 use port::cores::Cores;
@@ -8,7 +8,7 @@ use trace::Trace;
 /// A trace with values; see the README there.
 const TRACE: &[u8] = include_bytes!("../../trace/tests/fixtures/version-2-values.trk");
 
-/// Follows the trace by the bits of this file, as `port decode` does.
+/// Decodes the bits of this file and compares them with the trace, as `port decode` does.
 pub fn port_bits(bytes: &[u8]) {
     let trace = Trace::from_bytes(TRACE.to_vec()).expect("the trace is sound");
     let Ok((description, bits)) = file::parse(bytes) else { return };

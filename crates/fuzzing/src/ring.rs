@@ -1,6 +1,6 @@
-//! The input is what a target leaves in the rings: a byte of flags, the length of the code ring's
-//! records (`u16`), those records, and a thread's segment. What the recorder makes of it goes to a
-//! file, which is read.
+//! The input is the content of the rings: a byte of flags, the length of the code ring's records
+//! (`u16`), those records, and a thread's segment. The recorder drains it to a file, which is then
+//! read.
 
 use capture::rings::{Rings, drain};
 use recording::FileSink;

@@ -1,5 +1,5 @@
-//! Every target, for a few seconds; and that the driver reaches what it is for and finds what it
-//! should.
+//! Runs every target for a few seconds. Checks that the driver reaches the codecs and finds a
+//! planted bug.
 
 mod corpus;
 
@@ -43,7 +43,7 @@ fn port_bits_takes_anything() {
     check("port_bits");
 }
 
-/// Contents that no input of the corpus has come out of every codec.
+/// Mutations reach every codec: each decodes contents that no input of the corpus has.
 #[test]
 fn mutations_are_decoded_by_every_codec() {
     let corpus = driver::corpus("framed");
@@ -65,7 +65,7 @@ fn mutations_are_decoded_by_every_codec() {
     }
 }
 
-/// A bug behind a checksum and a codec is found, and said to be in an input that repeats it.
+/// The driver finds a bug behind a checksum and a codec, and names an input that repeats it.
 #[test]
 fn a_planted_bug_is_found() {
     let corpus = driver::corpus("framed");

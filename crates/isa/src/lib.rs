@@ -93,7 +93,7 @@ pub fn decoder(address: u64, bytes: &[u8]) -> Decoder<'_> {
     Decoder::with_ip(64, bytes, address, DecoderOptions::NONE)
 }
 
-/// The instructions of a block: what one pass over its bytes tells.
+/// The instructions of a block, as one pass over its bytes finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub instruction_count: u32,

@@ -464,9 +464,9 @@ impl Operands<'_> {
 pub enum MaskUse {
     /// Nothing: the operand is accessed as a whole.
     Whole,
-    /// The operand is read if any of so many elements is selected.
+    /// The operand is read if any of its elements is selected.
     Any { elements: usize },
-    /// Each selected element is accessed, of so many bytes.
+    /// Each selected element of `bytes` bytes is accessed.
     Elements { bytes: usize },
     /// As many elements as are selected are accessed, side by side.
     Packed { bytes: usize },
@@ -581,7 +581,7 @@ fn broadcast_count(instruction: &Instruction) -> Option<usize> {
     is_broadcast.then(|| instruction.op0_register().size() / size.element_size())
 }
 
-/// Bytes of the vector that a broadcast element stands for: only the name tells.
+/// The bytes of the vector that a broadcast element stands for. Only the name shows that.
 fn broadcast_bytes(size: MemorySize) -> usize {
     let name = format!("{size:?}");
     let digits: String = name.trim_start_matches("Broadcast").chars().take_while(char::is_ascii_digit).collect();

@@ -252,7 +252,7 @@ impl<'a> Stepper<'a> {
                 }
                 tracee.step(signal)
             }
-            // A group stop: goes on at once, because nobody would wake the process.
+            // A group stop: goes on at once, because no other process would continue this one.
             (_, None) => tracee.step(0),
         }
     }
@@ -319,7 +319,7 @@ impl<'a> Stepper<'a> {
         Ok(())
     }
 
-    /// Plans the accesses of the next instruction and reads the values of its reads.
+    /// Computes the accesses of the next instruction and reads the values of its reads.
     fn plan_accesses(&mut self, tracee: Tracee, registers: &user_regs_struct) -> Result<(), Error> {
         let instruction = instruction_at(tracee, registers.rip);
         let state = ThreadRegisters::new(tracee, registers);

@@ -332,7 +332,7 @@ fn floating_point() {
     );
 }
 
-/// Tells, so that it is seen when tests succeed too, what this machine cannot execute.
+/// Reports what this machine cannot execute, even if the test succeeds.
 fn has(feature: &str, is_there: bool) -> bool {
     if !is_there {
         // The test harness does not catch what is written in this way.

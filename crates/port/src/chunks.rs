@@ -20,7 +20,7 @@ pub struct Chunks {
 #[error("there are no chunks of {0} bits: sizes are 1 to {CHUNK_BITS_MAX}")]
 pub struct IllegalChunk(pub u32);
 
-/// Numbers have at most so many bits.
+/// The maximum number of bits of a number.
 pub const CHUNK_BITS_MAX: u32 = 64;
 
 impl Chunks {

@@ -26,7 +26,7 @@ const FORMAT_OTHER: u64 = 3;
 const EXCEPTION: u64 = 0;
 const REST: u64 = 1;
 
-/// Returns the bits of a map with so many outcomes; there are five sizes.
+/// Returns the bits of a map with `count` outcomes; there are five sizes.
 fn map_bits(count: u32) -> u32 {
     match count {
         0 => 0,

@@ -32,7 +32,7 @@ fn kind(target: u64, last: u64) -> (u64, u32) {
     }
 }
 
-/// Returns the target that `value` means in so many bytes, given `last`.
+/// Returns the target that `value` of `bytes` bytes stands for, given the target `last`.
 fn target(value: u64, bytes: u32, last: u64) -> u64 {
     match bytes {
         2 | 4 => last >> (8 * bytes) << (8 * bytes) | value,

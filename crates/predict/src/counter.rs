@@ -1,6 +1,6 @@
 //! Saturating counters, as predictors use them.
 
-/// Steps a signed counter of so many bits up or down. From 0 on it predicts taken.
+/// Steps a signed counter of `bits` bits up or down. From 0 on it predicts taken.
 #[inline]
 pub(crate) fn step_saturating(counter: i8, up: bool, bits: u32) -> i8 {
     let most = i8::MAX >> (i8::BITS - bits);

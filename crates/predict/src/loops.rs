@@ -8,11 +8,12 @@ const WAYS: usize = 4;
 const TAG_BITS: u32 = 14;
 const TRIP_BITS: u32 = 10;
 const TRIPS_MAX: u16 = (1 << TRIP_BITS) - 1;
-/// Confidence from which on it predicts: the trip count was the same so many times in succession.
+/// Confidence from which on it predicts: the number of times in succession that the trip count was
+/// the same.
 const CONFIDENT: u8 = 3;
 const CONFIDENCE_BITS: u32 = 2;
 const AGE_BITS: u32 = 5;
-/// Initial age of an entry: it survives so many requests for its way.
+/// Initial age of an entry: the number of requests for its way that it survives.
 const AGE_MAX: u8 = (1 << AGE_BITS) - 1;
 /// Age that an entry loses when its trip count changes.
 const AGE_PENALTY: u8 = 4;

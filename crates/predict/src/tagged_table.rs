@@ -10,7 +10,7 @@ use crate::hash::{mix, reduce, scatter};
 const IN_USE: u16 = 1 << 15;
 const USEFUL_BITS: u32 = 2;
 const USEFUL_MAX: u8 = (1 << USEFUL_BITS) - 1;
-/// All entries age when failed allocations exceed successful ones by so many.
+/// All entries age when failed allocations exceed successful ones by this number.
 const PRESSURE_MAX: usize = 1024;
 
 #[derive(Clone, Debug)]
@@ -110,7 +110,7 @@ impl<C: Copy + Default, const N: usize> TaggedTable<C, N> {
         *useful = if better { (*useful + 1).min(USEFUL_MAX) } else { useful.saturating_sub(1) };
     }
 
-    /// Allocates at most so many entries for the branch, with histories of length `first` or
+    /// Allocates at most `at_most` entries for the branch, with histories of length `first` or
     /// longer. More entries find a suitable length sooner. Useful entries stay.
     pub(crate) fn allocate(&mut self, keys: &TagKeys<N>, first: usize, at_most: usize, content: C) {
         let (mut allocated, mut in_use, mut length) = (0, 0, first);

@@ -42,7 +42,7 @@ pub trait FlowEncoder {
     /// Encodes that execution continues at `target`, although neither a branch nor the program
     /// leads there.
     fn encode_discontinuity(&mut self, target: u64);
-    /// Encodes a step of so many instructions, including a branch at its end.
+    /// Encodes a step of `instructions` instructions, including a branch at its end.
     fn encode_step(&mut self, instructions: u64, end: &StepEnd);
 }
 

@@ -23,8 +23,8 @@ pub enum Interleaving {
     /// By time, in turns of a few steps. Times between two timestamps are estimated.
     #[default]
     ByTime,
-    /// Round robin in turns of so many branches or accesses, as if each thread had a processor to
-    /// itself.
+    /// Round robin in turns of this number of branches or accesses, as if each thread had a
+    /// processor to itself.
     RoundRobin(NonZeroU64),
 }
 
@@ -32,7 +32,7 @@ pub enum Interleaving {
 const STEPS_PER_TURN: usize = 16;
 
 impl Sharing {
-    /// Shared in turns of so many branches or accesses; by time if `interleave` is `None`.
+    /// Shared in turns of `interleave` branches or accesses; by time if it is `None`.
     #[must_use]
     pub fn shared(interleave: Option<NonZeroU64>) -> Self {
         Self::Shared(interleave.map_or(Interleaving::ByTime, Interleaving::RoundRobin))

@@ -50,7 +50,7 @@ fn distribution(count: usize) -> String {
         .svg()
 }
 
-/// How much is covered after so many instructions.
+/// The coverage after each number of instructions.
 fn coverage(number: u32) -> impl Iterator<Item = (f64, f64)> {
     let rate = 0.02 + 0.004 * f64::from(number * 7 % 32);
     (0..=100).map(move |share| (f64::from(share), 100.0 * (1.0 - (-rate * f64::from(share)).exp())))

@@ -141,7 +141,7 @@ impl Policy {
         Self { keeps_blocks: true, ..self }
     }
 
-    /// Ends a trace of at least so many instructions where other traces begin.
+    /// Ends a trace of at least `least` instructions where other traces begin.
     #[must_use]
     pub fn meeting_from(self, least: u32) -> Self {
         Self { meets_from: Some(least), ..self }

@@ -50,7 +50,7 @@ impl Default for TraceHistory {
 }
 
 impl TraceHistory {
-    /// Adds a trace that has so many more calls than returns.
+    /// Adds a trace; `calls` is its number of calls minus its number of returns.
     fn add(&mut self, trace: u32, calls: i32) {
         self.path.rotate_right(1);
         self.path[0] = trace;

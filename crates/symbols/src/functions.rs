@@ -147,8 +147,8 @@ fn map(path: &Path) -> io::Result<Mmap> {
     if !file.metadata()?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: the mapping is read only. A file that somebody shortens meanwhile ends us, as it
-    // would end the target, which has mapped it too.
+    // SAFETY: the mapping is read only. If another process truncates the file meanwhile, an access
+    // ends this process. It would end the target, too, which has mapped the same file.
     unsafe { Mmap::map(&file) }
 }
 

@@ -1,4 +1,5 @@
-//! Memory accesses of every kind, from hand-made plans and rings through a file and back.
+//! Memory accesses of every kind, from hand-made access descriptors and rings through a file and
+//! back.
 
 use trackway_trace::{
     Access, AccessDescriptors, AccessKind, Batch, Codec, DataMode, Event, Exit, Fragment, Item, Options, ReadError,
@@ -405,7 +406,7 @@ fn seeking_finds_the_accesses_of_the_rest() {
             assert_eq!(items.count(), batch.accesses().count());
             found.extend(batch.accesses().map(|access| access.address()));
         }
-        // The access that an event told belongs to the first instruction of the last path.
+        // The access of an event belongs to the first instruction of the last path.
         let skipped = if number > 64 { number + 1 } else { number } as usize;
         assert_eq!(found, all[skipped..], "{number}");
     }

@@ -121,7 +121,7 @@ fn version_2_is_read() {
     assert_eq!(accesses(&trace), std::fs::read_to_string(fixture("accesses.txt")).unwrap());
 }
 
-/// The newest version has a trace, too: whoever changes the format adds one.
+/// The newest version has a trace, too: a change of the format has to add one.
 #[test]
 fn every_version_has_a_trace() {
     let directory = tempfile::tempdir().unwrap();

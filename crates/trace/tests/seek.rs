@@ -20,7 +20,7 @@ enum Piece {
         items: Vec<(Item, Vec<Touched>)>,
         instructions: u64,
     },
-    /// A chunk that cannot be decoded, with so many instructions.
+    /// A chunk that cannot be decoded, with this number of instructions.
     Lost(u64),
 }
 

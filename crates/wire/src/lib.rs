@@ -110,7 +110,7 @@ pub struct Control {
     /// Number of threads that wait for a child that shares their memory until it execs or exits
     /// (vfork).
     pub vforks: AtomicU32,
-    /// Non-zero once there is a process that shares the memory and that nobody waits for: the
+    /// Non-zero once there is a process that shares the memory and that no parent waits for: the
     /// engine can never be unmapped.
     pub sharers: AtomicU32,
     pub reserved: [u32; 2],

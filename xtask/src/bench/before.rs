@@ -14,7 +14,7 @@ use crate::machine::{self, Machine};
 /// The modes of recording that are compared, as `--data` names them.
 const MODES: [&str; 3] = ["none", "addresses", "values"];
 
-/// Two revisions side by side.
+/// The comparison of two revisions.
 #[derive(Serialize)]
 struct Comparison {
     command: String,

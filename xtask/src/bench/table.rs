@@ -114,7 +114,7 @@ fn ruled(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// What tools do, with a heading.
+/// The speeds of the tools, with a heading.
 fn tools(report: &Report) -> Vec<Vec<String>> {
     let heading = [
         "program",

@@ -57,7 +57,7 @@ fn uninstrumented_code_becomes_a_gap() {
         &input,
         &[start(RECORDED), vec![1], gap(UNINSTRUMENTED), child, time(10), vec![2], time(11), gap(UNINSTRUMENTED)],
     );
-    // Nothing happened in the gap, so there is no time to tell.
+    // Nothing happened in the gap, so it has no timestamp.
     check(None, &[vec![1, 3, 1]], &[vec![1], gap(UNINSTRUMENTED), vec![1]]);
     check(None, &[vec![1], call.clone(), time(3), vec![2]], &[vec![1], call, time(3), vec![2]]);
 }

@@ -77,7 +77,7 @@ pub struct Common {
     #[arg(long = "filter_rtn", visible_alias = "routine", value_name = "NAME",
         value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub routines: Vec<String>,
-    /// Trace the routines' callees as well; only of a program that runs.
+    /// Trace the routines' callees as well; only for a running program, not for a trace.
     #[arg(long, requires = "routines", conflicts_with = "input")]
     pub callees: bool,
     /// Stop after NIST instructions (of all threads together). k, M, G: thousand, million, billion.
@@ -187,8 +187,8 @@ The descriptors (Myers 2014, Figure 4.22); the position of the type in binary de
           THREAD, BCNT, T, TARGET                   1, 1, T, 0x0000003f83e07780
           THREAD, 0, ICNT, TARGET                   0, 0, 78, 0x0000000000401000
 bCnt counts branches since the last descriptor of the thread, the mispredicted one included; iCnt counts instructions.
-A bCnt of 0xffffffff in binary stands for so many branches without a misprediction, which the next record continues (an
-iCnt of 0xffffffff with target 0 likewise).
+A bCnt of 0xffffffff in binary stands for 0xffffffff branches without a misprediction; the next record continues the
+count (an iCnt of 0xffffffff with target 0 likewise).
 
 Examples:
   trackway mcfTRaptor -gshare 4096 -RAS 32 -iBTB 64 -a -d -- ./a.out
@@ -211,11 +211,11 @@ pub struct McfTRaptor {
     pub shared: bool,
     #[command(flatten)]
     pub interleaving: InterleaveOptions,
-    /// Number of the first branch behind a descriptor: 1 (Tewar 2015) or 2 (Myers 2014, Figure
+    /// Number of the first branch after a descriptor: 1 (Tewar 2015) or 2 (Myers 2014, Figure
     /// 4.31).
     #[arg(long, value_enum, value_name = "NUMBER", default_value_t = CountFrom::One)]
     pub count_from: CountFrom,
-    /// TargetLookup in the target buffer.
+    /// Lookup in the target buffer.
     #[arg(long, value_enum, value_name = "LOOKUP", default_value_t = TargetLookup::Tagged)]
     pub ibtb_lookup: TargetLookup,
     /// Victim in the target buffer.
@@ -271,7 +271,7 @@ pub enum DefaultOutcome {
 The descriptors (Myers 2014, Figure 4.36):
   binary  thread (1), fahCnt (4), size (1), value (size)
           A size of 255 or more is 255 and then the size in 4 bytes (--wide: every size has 4 bytes, without the 255). A
-          fahCnt of 0xffffffff with size 0 stands for so many hits, which the next record continues.
+          fahCnt of 0xffffffff with size 0 stands for 0xffffffff hits; the next record continues the count.
   -a      THREAD, FAHCNT, VALUE                     0, 2, 0x00000004
 fahCnt counts the loads of the thread that were known since its last descriptor.
 
@@ -281,7 +281,7 @@ Examples:
 pub struct MlvCFiat {
     #[command(flatten)]
     pub common: Common,
-    /// Size of the cache in KB; with B behind it, in bytes.
+    /// Size of the cache in KB, or in bytes with the suffix B.
     #[arg(long = "cs", visible_alias = "cache-size", value_name = "KILOBYTES", value_parser = parse_cache_size,
         default_value = "32")]
     pub size: u64,
@@ -326,10 +326,11 @@ pub enum LineReplacement {
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadKnowledge {
-    /// Flags and value: a load is written, too, if somebody else changed the memory without the
-    /// cache seeing it.
+    /// Flags and value: a load is written, too, if another thread or the kernel has changed the
+    /// memory without the cache's knowledge.
     Values,
-    /// Flags alone, as in the theses; values that somebody else changed cannot be decoded.
+    /// Flags alone, as in the theses; values that another thread or the kernel has changed cannot
+    /// be decoded.
     Flags,
 }
 

@@ -30,7 +30,7 @@ Techniques:
   mlvNX_b  every load
   mlvCF_b  first-access misses of a cache with first-access flags; chunks of 8 bits
   mlvCF_e  the same in variable chunks        mlvCF_a  in chunks whose sizes adapt
-  mlvCC_e  with caches that take lines over from each other
+  mlvCC_e  with coherent caches, which take lines over from each other
 
 Configurations: gshare, return stack, target buffer; TAGE, ITTAGE; cache (4 ways, lines of 64 bytes, flags of 4)
   small    512, 8, 0;      4 KB, 1 KB;   16 KB
@@ -62,8 +62,8 @@ pub enum PortVerb {
 ///
 /// The decoder has the program, for load values also addresses and stored values, and the order of
 /// threads; everything else comes from the bits. The exit status is 1 if a decoded step or load
-/// differs from the trace. For bits that were made with --known flags, loads whose memory somebody
-/// else has changed are counted apart: the bits do not contain them.
+/// differs from the trace. For bits that were made with --known flags, loads whose memory another
+/// thread or the kernel has changed are counted separately: the bits do not contain their values.
 #[derive(Args, Debug)]
 pub struct PortDecode {
     /// File written by `trackway port -o`.
@@ -106,8 +106,8 @@ ocean-contiguous,ocean-noncontiguous,radiosity,raytrace,water,matmul"
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,2,4,8",
         value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: Vec<u16>,
-    /// The size that programs are called with, whatever it means to them, instead of one for about
-    /// ten million instructions.
+    /// The size argument of the programs, whose meaning depends on the program. By default a size
+    /// for about ten million instructions.
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(u32).range(1..))]
     pub size: Option<u32>,
     /// Number of recordings of every program. Tables show the median, and the range behind it where
@@ -125,7 +125,7 @@ pub struct PortOptions {
         default_value = "all")]
     pub technique: Vec<Techniques>,
     /// Sizes of predictors and caches: small, medium, large, all of these, or custom. The default
-    /// is all, with -o large.
+    /// is all; with -o it is large.
     #[arg(long, value_enum, value_name = "CONFIGS", value_delimiter = ',')]
     pub config: Vec<ConfigName>,
     /// Number of cores that share the port; by default the number of threads.
@@ -172,7 +172,7 @@ pub struct CustomSizes {
     /// Storage of TAGE and ITTAGE.
     #[arg(long, value_enum, value_name = "BUDGET")]
     pub tage: Option<TageBudget>,
-    /// Size of the cache in KB; with B behind it, in bytes.
+    /// Size of the cache in KB, or in bytes with the suffix B.
     #[arg(long = "cs", visible_alias = "cache-size", value_name = "KILOBYTES", value_parser = parse_cache_size)]
     pub cache: Option<u64>,
     /// Bytes per cache line.

@@ -11,11 +11,11 @@ use super::{Results, Source, parse_count, parse_positive_count};
 /// Flags of the thesis's tool that are names behind one dash.
 pub const NAMES: [&str; 5] = ["ins", "cfis", "flags", "start", "stop"];
 
-/// Cut an execution into traces by configurable rules, and judge the set of traces (Hadjipavlou
+/// Cut an execution into traces by configurable rules, and score the set of traces (Hadjipavlou
 /// 2025).
 ///
-/// A trace ends when it has a number of instructions, a number of control-flow instructions, or
-/// when its last instruction may not stand inside a trace. Each thread is cut by itself; equal
+/// A trace ends when it has a maximum number of instructions or of control-flow instructions, or
+/// after an instruction that may not stand inside a trace. Each thread is cut by itself; equal
 /// traces of all threads are counted together. Traces are equal if they begin at the same address
 /// and follow the same path.
 ///
@@ -74,7 +74,7 @@ pub struct Segment {
         default_value = LengthWeight::default().name())]
     pub length_weight: LengthWeight,
     /// End a trace where its consistency would fall below P: the product of the probabilities, as
-    /// observed so far, that its branches go the way they go.
+    /// observed so far, that its branches go where the trace goes.
     #[arg(long, value_name = "P", conflicts_with = "restructure")]
     pub consistency: Option<f32>,
     /// Form new traces as branches become known: branches that mostly go one way stand inside and
@@ -146,7 +146,7 @@ pub struct ExperimentSegment {
     /// povray, python, ruby, sort, sqlite, x264, xz, zstd; by default those that are installed.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub programs: Vec<String>,
-    /// Number of instructions of each program, behind the first N of --start.
+    /// Number of instructions of each program, after the first N of --start.
     #[arg(long, value_name = "N", value_parser = parse_positive_count, default_value = "100M")]
     pub length: u64,
     /// Skip the first N instructions of each program.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 /// How closely output must agree with what is shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Closeness {
-    /// Letter by letter.
+    /// Character by character.
     Exact,
     /// The same words. Counts and measures agree within a factor of two.
     Similar,

@@ -192,7 +192,7 @@ impl Misses {
         self.seen.fill(0);
     }
 
-    /// Takes `count` lanes, with others behind them. `None` if there are not so many.
+    /// Takes `count` lanes, with others behind them. `None` if there are fewer.
     #[inline(always)]
     fn take(&mut self, lanes: &mut Lanes<'_>, count: usize) -> Option<NextMisses<'_>> {
         if self.count - self.at < count {

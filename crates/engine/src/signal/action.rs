@@ -58,7 +58,7 @@ unsafe impl PlainData for Action {}
 pub(super) static ACTIONS: Mutex<[Action; SIGNAL_COUNT]> =
     Mutex::new([Action { handler: 0, flags: 0, restorer: 0, mask: 0 }; SIGNAL_COUNT]);
 
-/// Tells the recorder what the application does about faults.
+/// Notes the application's actions for synchronous signals for the recorder.
 pub fn note_fault_actions(control: &wire::Control) {
     for (signal, action) in wire::FAULT_SIGNALS.into_iter().zip(&control.fault_actions) {
         // SAFETY: the kernel writes one action, which has as many words.

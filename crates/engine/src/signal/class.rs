@@ -98,7 +98,7 @@ pub(super) fn is_inside_engine(pc: u64) -> bool {
 }
 
 /// Whether a signal was sent to the thread rather than to the process. The information of a queued
-/// one does not tell; most are sent to the process.
+/// signal does not show that; most are sent to the process.
 pub(super) fn is_for_thread(info: &Info) -> bool {
     si_code(info) == SI_TKILL || si_code(info) > 0
 }

@@ -64,8 +64,7 @@ fn on_raise(signals: &Signals, context: &mut Context, pc: u64) {
     let is_entering = dispatch::is_entering(pc);
     match next_deliverable(signals, signals.mask.get()) {
         Some((signal, info, class)) if is_entering => {
-            // SAFETY: the assembly has no reference to the state, and whoever has called it has
-            // returned.
+            // SAFETY: the assembly has no reference to the state, and its caller has returned.
             deliver(unsafe { &mut *Tcb::current() }, signal, &info, class, context, true);
         }
         Some((signal, info, class)) => deliver_before_call(signal, &info, class, context),

@@ -100,7 +100,7 @@ unsafe fn use_plain_restorer(context: &mut Context) {
 }
 
 pub(super) unsafe extern "C" fn on_kernel_signal(signal: i32, info: *mut Info, context: *mut Context) {
-    // SAFETY: the kernel made both, and nobody else uses them until we return.
+    // SAFETY: the kernel made both, and nothing else uses them until this function returns.
     let (info, context) = unsafe { (&*info, &mut *context) };
     let Some(state) = gs::state_of(&context.stack, core::ptr::from_ref(context) as u64) else {
         // SAFETY: the kernel's frame of this handler.
@@ -249,18 +249,18 @@ pub(super) fn on_signal(signals: &'static Signals, signal: usize, info: &Info, c
     }
 }
 
-/// Tells what the engine has interrupted when it has failed, perhaps in a handler. Defers the
+/// Returns what the engine has interrupted when it has failed, perhaps in a handler. Defers the
 /// signal of that handler, to be delivered when the thread is native.
 ///
 /// # Safety
-/// What held locks in this handler does not continue.
+/// Code that held locks in this handler does not continue.
 pub unsafe fn interruption(tcb: &Tcb) -> Interruption {
     let signals = tcb.signals();
     // SAFETY: null, or in a frame of a handler that has not returned.
     let Some(&HandledSignal { signal, info, context, .. }) = (unsafe { signals.handled.get().as_ref() }) else {
         return Interruption::Nothing;
     };
-    // SAFETY: the kernel's frame of this handler, which nobody else uses any more.
+    // SAFETY: the kernel's frame of this handler, which nothing else uses any more.
     let (info, context) = unsafe { (&*info, &mut *context) };
     let (pc, class) = (context.registers[CONTEXT_RIP], classify(signal, info));
     if class == SignalClass::Synchronous && is_inside_engine(pc) {

@@ -358,7 +358,7 @@ impl Machine {
 
     /// Notes from now on the stops between two addresses.
     pub fn watch(&mut self, from: u64, to: u64) {
-        // SAFETY: nobody is being single-stepped now.
+        // SAFETY: no thread is being single-stepped now.
         let stops = unsafe { &mut *stops() };
         *stops = Stops { list: Vec::with_capacity(STOPS_MAX), from, to };
     }

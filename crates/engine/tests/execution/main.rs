@@ -1,6 +1,6 @@
 //! Random programs are executed natively and translated, block by block and as superblocks, and
 //! have to do exactly the same: all registers, flags, data and the whole stack (the translator must
-//! not use it, not even below rsp). The words at the cursor have to tell the blocks that were
+//! not use it, not even below rsp). The words at the cursor have to name the blocks that were
 //! executed. Then all of it again, stopping after every instruction of the cache: at every safe
 //! point, the state that a signal handler would see has to be the native one.
 

@@ -90,7 +90,7 @@ pub fn tables(rows: &[Row]) -> [Table; 2] {
     let has_cycles = rows.iter().any(|row| row.bpc.is_some());
     let mut heads = vec!["technique", "config", "bits", "bits/instruction"];
     heads.extend(has_cycles.then_some("bits/cycle"));
-    heads.extend(["ratio", "messages", "outcomes wrong %", "targets wrong %", "loads told %"]);
+    heads.extend(["ratio", "messages", "outcomes wrong %", "targets wrong %", "loads sent %"]);
     let mut table = Table::new(&caption, &heads);
     let or_dash = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
     for row in rows {

@@ -1,4 +1,4 @@
-//! Makes the corpus: inputs that every target gets far with.
+//! Makes the corpus: valid inputs for every target.
 
 use std::path::Path;
 

@@ -241,7 +241,7 @@ impl<'a> FlowChecker<'a> {
         boundary
     }
 
-    /// The next bytes of data; none if there are not so many.
+    /// The next bytes of data; none if there are fewer.
     fn take(&mut self, bytes: usize) -> &'a [u8] {
         let (taken, rest) = self.data.split_at_checked(bytes).unwrap_or((&[], &[]));
         self.data = rest;

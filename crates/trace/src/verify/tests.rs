@@ -130,7 +130,7 @@ fn put(file: &mut Vec<u8>, mut header: ChunkHeader, stored: &[u8]) -> usize {
     length
 }
 
-/// How a thread came to an entry: what the entry before it tells.
+/// How a thread came to an entry, according to the entry before it.
 fn class_before(program: &Program, entries: &[Entry], at: usize) -> &'static str {
     const SILENT: [u8; 5] = [word::TIME, word::FS_BASE, word::STRING, word::ACCESS, word::CHILD];
     let Some(before) = entries[..at].iter().rev().find(|entry| !entry.is_event(&SILENT)) else { return "chunk" };

@@ -73,7 +73,8 @@ struct Chain {
     lengths: Vec<usize>,
 }
 
-/// An access of a plan: how many elements it has, and where their mask is, if they have one.
+/// An access of an access descriptor: how many elements it has, and where their mask is, if they
+/// have one.
 #[derive(Debug)]
 struct Planned {
     plan: code::AccessDescriptor,
@@ -94,7 +95,7 @@ pub struct Image {
     blocks: Vec<Block>,
     chains: Vec<Chain>,
     by_head: HashMap<usize, Vec<usize>>,
-    /// Chains that have been handed to the writer.
+    /// Fragments that have been handed to the writer.
     announced: usize,
 }
 
@@ -361,7 +362,7 @@ pub struct Thread {
     habit: usize,
     tsc: u64,
     clock: Clock,
-    /// Whether events tell accesses.
+    /// Whether events record accesses.
     tells: bool,
 }
 
@@ -448,8 +449,8 @@ impl Thread {
         self.event(Event::FsBase { base: self.fs_base }, 0, None);
     }
 
-    /// The accesses of the first `count` instructions of a block of a chain; gives the end of their
-    /// data.
+    /// Records the accesses of the first `count` instructions of a block of a fragment. Returns the
+    /// end of their data.
     fn access(
         &mut self,
         random: &mut Random,
@@ -474,7 +475,7 @@ impl Thread {
     }
 
     pub fn end(&mut self, random: &mut Random) {
-        // Where an indirect transfer went is told by what comes next; here nothing does.
+        // The next step shows the target of an indirect transfer; here there is none.
         let last = self.expected.iter_mut().rev().find(|item| !matches!(item, Expected::Event(Event::Time { .. })));
         if let Some(Expected::Step { leave: Terminator::Indirect, next, .. }) = last {
             *next = 0;
@@ -565,8 +566,8 @@ impl Thread {
         }
     }
 
-    /// A signal comes in block `place` of the chain; the handler runs on somewhere, or the thread
-    /// resumes.
+    /// A signal comes in block `place` of the fragment; the handler runs on somewhere, or the
+    /// thread resumes.
     fn interrupt(&mut self, image: &Image, random: &mut Random, chain: &Chain, place: usize, mut data: Vec<u8>) {
         let index = chain.blocks[place].0;
         let block = &image.blocks[index];
@@ -620,7 +621,7 @@ pub struct Setting {
     pub options: Options,
     pub data: DataMode,
     pub clock: Clock,
-    /// Whether events tell accesses; they are in no expectation.
+    /// Whether events record accesses; they are in no expectation.
     pub tells: bool,
 }
 
