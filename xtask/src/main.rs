@@ -85,3 +85,12 @@ fn run_to_success(cargo: &mut Command) -> Result<(), String> {
         Err(error) => Err(format!("cannot run cargo: {error}")),
     }
 }
+
+/// Runs a command and fails if it does.
+fn succeed(command: &mut Command) -> Result<(), String> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{command:?} ended with {status}")),
+        Err(error) => Err(format!("cannot run {command:?}: {error}")),
+    }
+}

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::{root, run_cargo};
+use crate::{root, run_cargo, succeed};
 
 /// Pack every crate that can be published, and install the command from the packed copies.
 #[derive(clap::Args, Default)]
@@ -113,14 +113,6 @@ fn record(trackway: &Path, directory: &Path) -> Result<(), String> {
     let trace = directory.join("true.trk");
     succeed(Command::new(trackway).arg("record").arg("-o").arg(&trace).args(["--", "/bin/true"]))?;
     succeed(Command::new(trackway).arg("verify").arg(&trace))
-}
-
-fn succeed(command: &mut Command) -> Result<(), String> {
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{command:?} ended with {status}")),
-        Err(error) => Err(format!("cannot run {command:?}: {error}")),
-    }
 }
 
 #[cfg(test)]

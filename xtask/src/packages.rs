@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::succeed;
+
 const LIST: &str = include_str!("../packages.txt");
 
 /// The components of a Rust toolchain that the tests need: their names for cargo and for rustup.
@@ -51,7 +53,7 @@ pub fn require_components(arguments: &Arguments) -> Result<(), String> {
     if arguments.no_install {
         return Err(format!("the Rust toolchain lacks {}; add it with `{command}`", missing.join(", ")));
     }
-    run(Command::new("rustup").args(["component", "add"]).args(missing))
+    succeed(Command::new("rustup").args(["component", "add"]).args(missing))
 }
 
 /// Returns the packages of these sections that are incomplete, each once.
@@ -78,8 +80,8 @@ fn is_there(proof: &str) -> bool {
 }
 
 fn install(packages: &[&str]) -> Result<(), String> {
-    run(apt_get().args(["-q", "update"]))?;
-    run(apt_get().args(["-q", "-y", "--no-install-recommends", "install"]).args(packages))
+    succeed(apt_get().args(["-q", "update"]))?;
+    succeed(apt_get().args(["-q", "-y", "--no-install-recommends", "install"]).args(packages))
 }
 
 /// Returns an apt-get command that runs as root, with sudo for other users, and asks no questions.
@@ -94,14 +96,6 @@ fn apt_get() -> Command {
 fn is_root() -> bool {
     let answer = Command::new("id").arg("-u").output();
     answer.is_ok_and(|output| output.stdout == b"0\n")
-}
-
-fn run(command: &mut Command) -> Result<(), String> {
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{command:?} ended with {status}")),
-        Err(error) => Err(format!("cannot run {command:?}: {error}")),
-    }
 }
 
 #[cfg(test)]
