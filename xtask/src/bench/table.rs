@@ -19,8 +19,12 @@ pub fn markdown(report: &Report) -> String {
 }
 
 fn content(report: &Report, table: fn(&[Vec<String>]) -> String) -> String {
-    let programs: Vec<Vec<String>> =
+    let mut programs: Vec<Vec<String>> =
         [heading()].into_iter().chain(report.programs.iter().map(cells)).chain([mean_cells(report)]).collect();
+    let has_valgrind = report.geometric_means.valgrind_lackey.is_some();
+    if !has_valgrind {
+        programs.iter_mut().for_each(|row| row.truncate(heading().len() - VALGRIND_COLUMNS));
+    }
     let mut text = table(&programs) + "\n";
     text.push_str(&summary(report));
     if report.geometric_means.tools.is_some() {
@@ -29,7 +33,7 @@ fn content(report: &Report, table: fn(&[Vec<String>]) -> String) -> String {
     text.push_str(&further("What synchronisation costs", report.locks.as_ref(), table));
     text.push_str(&further("The time to a place in a trace", report.seek.as_ref(), table));
     text.push_str(&pace(report));
-    text.push_str(&notes());
+    text.push_str(&notes(has_valgrind));
     text
 }
 
@@ -141,12 +145,15 @@ fn tools(report: &Report) -> Vec<Vec<String>> {
     [heading.map(String::from).into()].into_iter().chain(programs).chain(mean).collect()
 }
 
-fn notes() -> String {
+fn notes(has_valgrind: bool) -> String {
+    let lackey = match has_valgrind {
+        true => format!("; lackey ran on less work ({LACKEY_SCALE} s), compared with native runs of the same"),
+        false => String::new(),
+    };
     format!(
         "Times and speeds are the best of interleaved runs, and behind a dash the worst of them. \
          Slowdowns are over native, those under \"addresses\" and \"values\" \
-         with --data, file written and compressed; lackey ran on less work ({LACKEY_SCALE} s), compared \
-         with native runs of the same.\nMemory is the recorder's peak without its rings; reading is on \
+         with --data, file written and compressed{lackey}.\nMemory is the recorder's peak without its rings; reading is on \
          one core, in millions of instructions per second.\nTools run over the first {MILLIONS} million \
          instructions with values, command started and results written: mcfTRaptor (branches of all kinds, \
          direct ones included) and mlvCFiat with the thesis's defaults, segment with one policy and with \
@@ -154,6 +161,9 @@ fn notes() -> String {
          and sizes.\n"
     )
 }
+
+/// The last columns, which a record without valgrind does not have.
+const VALGRIND_COLUMNS: usize = 2;
 
 fn heading() -> Vec<String> {
     [
