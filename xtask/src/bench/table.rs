@@ -153,8 +153,8 @@ fn notes(has_valgrind: bool) -> String {
     format!(
         "Times and speeds are the best of interleaved runs, and behind a dash the worst of them. \
          Slowdowns are over native, those under \"addresses\" and \"values\" \
-         with --data, file written and compressed{lackey}.\nMemory is the recorder's peak without its rings; reading is on \
-         one core, in millions of instructions per second.\nTools run over the first {MILLIONS} million \
+         with --data, file written and compressed{lackey}.\nMemory is the recorder's peak without its rings; \
+         reading is on one core, in millions of instructions per second.\nTools run over the first {MILLIONS} million \
          instructions with values, command started and results written: mcfTRaptor (branches of all kinds, \
          direct ones included) and mlvCFiat with the thesis's defaults, segment with one policy and with \
          {POLICY_COUNT} (millions of instructions per second, policy and core), port with all techniques \
