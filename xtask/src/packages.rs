@@ -16,6 +16,7 @@ const COMPONENTS: [(&str, &str); 2] = [("fmt", "rustfmt"), ("clippy", "clippy")]
 
 /// Options for missing programs.
 #[derive(clap::Args, Default)]
+#[group(skip)]
 pub struct Arguments {
     /// If programs are missing, list their packages and stop instead of installing them.
     #[arg(long)]
