@@ -48,7 +48,7 @@ pub struct Arguments {
     /// Rounds of native and recorded runs.
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
-    /// Keep the result: a dated record under docs/performance/, and after a whole run the section
+    /// Keep the result: a dated record under docs/performance/, and after a complete run the section
     /// of this processor's vendor in docs/performance.md.
     #[arg(long)]
     save: bool,
@@ -123,12 +123,10 @@ pub struct Measurement {
     pub values: DataRecording,
     #[serde(flatten)]
     pub reading: ReadingSpeed,
-    /// The first records have none.
-    pub tools: Option<Tools>,
+    pub tools: Tools,
     pub valgrind_none: PeerResult,
     pub valgrind_lackey: PeerResult,
-    /// The numbers above are the best of these. The first records have the best only.
-    #[serde(default)]
+    /// The numbers above are the best of these.
     pub rounds: Rounds,
 }
 
@@ -315,7 +313,7 @@ impl Bench {
             addresses: with_data(addresses),
             values: with_data(values),
             reading: rounds.best_reading(),
-            tools: tools::best(&rounds.tools),
+            tools: tools::best(&rounds.tools).ok_or("there are no rounds")?,
             valgrind_none: self.none(&command, native)?,
             valgrind_lackey: self.lackey(program)?,
             rounds,
@@ -369,7 +367,7 @@ fn means(rows: &[Row]) -> Means {
         values_bits_per_instruction: over(|row| Some(row.values.recording.bits_per_instruction)),
         read_steps_mips: over(|row| Some(row.reading.read_steps_mips)),
         read_instructions_mips: over(|row| Some(row.reading.read_instructions_mips)),
-        tools: tools::means(rows.iter().filter_map(|row| row.result.as_ref().ok()?.tools)),
+        tools: tools::means(rows.iter().filter_map(|row| Some(row.result.as_ref().ok()?.tools))),
         valgrind_none: geometric_mean(rows.iter().filter_map(|row| peer(&row.result.as_ref().ok()?.valgrind_none))),
         valgrind_lackey: geometric_mean(rows.iter().filter_map(|row| peer(&row.result.as_ref().ok()?.valgrind_lackey))),
     }

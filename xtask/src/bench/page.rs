@@ -1,11 +1,13 @@
 //! Keeps results: dated records under docs/performance/, and docs/performance.md, which has a
 //! section for each vendor of processors.
 //!
-//! A section is computed from one record, so that all of its numbers are of the same run.
+//! A section is computed from one record, so that all of its numbers are of the same run. Only a
+//! complete record has a section; without one, a paragraph says what is missing.
 
 use std::path::Path;
 
-use super::{Report, table};
+use super::rounds::Rounds;
+use super::{Measurement, PeerResult, Report, table};
 
 const PAGE: &str = "docs/performance.md";
 const RECORDS: &str = "docs/performance";
@@ -19,16 +21,18 @@ pub fn keep(name: &str, files: &[(&str, &str)]) -> Result<(), String> {
     Ok(())
 }
 
-/// Keeps the result of a run; that of a whole run on the page, too.
+/// Keeps the result of a run. A complete one replaces the section of its vendor; an incomplete one
+/// only takes the place of another incomplete one.
 pub fn save(report: &Report, json: &str) -> Result<(), String> {
     let name = record_name(report);
     keep(&name, &[("json", json), ("txt", &table::text(report))])?;
-    if !is_whole(&report.command) {
+    let (page, vendor) = (read(PAGE)?, report.machine.vendor());
+    let complete = Some(report).filter(|report| is_complete(report));
+    if complete.is_none() && complete_report(&record_of(&page, vendor)?)?.is_some() {
         eprintln!("{PAGE} stays as it is: only a part was measured");
         return Ok(());
     }
-    let page = replace(&read(PAGE)?, report.machine.vendor(), &section(&name, report))?;
-    write(PAGE, &page)
+    write(PAGE, &replace(&page, vendor, &section(&name, complete))?)
 }
 
 /// Writes all sections again from the records that they name.
@@ -36,7 +40,7 @@ pub fn write_again() -> Result<(), String> {
     let mut page = read(PAGE)?;
     for vendor in vendors(&page) {
         let name = record_of(&page, &vendor)?;
-        page = replace(&page, &vendor, &section(&name, &parse(&name)?))?;
+        page = replace(&page, &vendor, &section(&name, complete_report(&name)?.as_ref()))?;
     }
     write(PAGE, &page)
 }
@@ -57,8 +61,35 @@ fn is_whole(command: &str) -> bool {
     !["--quick", "--programs", "--no-valgrind"].iter().any(|option| command.contains(option))
 }
 
-fn section(name: &str, report: &Report) -> String {
-    format!("Record: `{RECORDS}/{name}.json`\n\n{}", table::markdown(report))
+/// Returns whether a report has everything that the page describes: every program with all rounds
+/// and valgrind, and all further tables.
+fn is_complete(report: &Report) -> bool {
+    let programs = report.programs.iter().all(|row| row.result.as_ref().is_ok_and(has_every_column));
+    let tables = [&report.locks, &report.seek].into_iter().all(|table| matches!(table, Some(Ok(_))));
+    is_whole(&report.command) && programs && tables && matches!(report.pace, Some(Ok(_)))
+}
+
+fn has_every_column(measured: &Measurement) -> bool {
+    let Rounds { native_seconds, record_seconds, addresses_seconds, values_seconds, reading, tools } = &measured.rounds;
+    let seconds = [native_seconds, record_seconds, addresses_seconds, values_seconds];
+    let peers = [&measured.valgrind_none, &measured.valgrind_lackey];
+    !seconds.iter().any(|rounds| rounds.is_empty())
+        && !reading.is_empty()
+        && !tools.is_empty()
+        && peers.iter().all(|peer| matches!(peer, PeerResult::Slowdown(_)))
+}
+
+/// Returns the section of a complete record, or for an incomplete one the paragraph in its place.
+/// The name of the record comes first in both: see [`record_of`].
+fn section(name: &str, complete: Option<&Report>) -> String {
+    match complete {
+        Some(report) => format!("Record: `{RECORDS}/{name}.json`\n\n{}", table::markdown(report)),
+        None => format!(
+            "There is no complete record from such a machine yet. The last incomplete one is\n\
+             `{RECORDS}/{name}.json`. `cargo xtask bench --save` on such a machine\n\
+             writes this section.\n"
+        ),
+    }
 }
 
 /// Returns the vendors that a page has sections for.
@@ -98,9 +129,11 @@ fn record_of(page: &str, vendor: &str) -> Result<String, String> {
     Ok(name.ok_or_else(|| format!("the section for {vendor} names no record"))?.to_string_lossy().into_owned())
 }
 
-fn parse(name: &str) -> Result<Report, String> {
+/// Returns the report of a record if it is complete. Records of the first days lack fields that a
+/// [`Report`] has, so they are incomplete, too.
+fn complete_report(name: &str) -> Result<Option<Report>, String> {
     let text = read(&format!("{RECORDS}/{name}.json"))?;
-    serde_json::from_str(&text).map_err(|error| format!("{RECORDS}/{name}.json: {error}"))
+    Ok(serde_json::from_str(&text).ok().filter(is_complete))
 }
 
 fn read(name: &str) -> Result<String, String> {
@@ -123,33 +156,21 @@ mod tests {
         assert!(replace(&page, "intel", "new\n").is_err());
     }
 
-    #[test]
-    fn every_section_is_what_its_record_gives() {
-        let page = read(PAGE).unwrap();
-        assert_eq!(vendors(&page), ["amd", "intel"]);
-        for vendor in vendors(&page) {
-            let name = record_of(&page, &vendor).unwrap();
-            let report = parse(&name).unwrap();
-            assert_eq!(report.machine.vendor(), vendor, "{name} is of another processor");
-            let (_, written, _) = split(&page, &vendor).unwrap();
-            assert_eq!(written.trim_start(), section(&name, &report), "write it again: cargo xtask bench --page");
-        }
-    }
-
     /// The fields that all records have, old ones included.
     #[derive(serde::Deserialize)]
     struct Heading {
-        command: String,
         date: String,
         machine: crate::machine::Machine,
     }
 
-    /// Records are named by date and vendor; a section is of the last whole run.
-    #[test]
-    fn no_whole_record_is_younger_than_its_section() {
-        let page = read(PAGE).unwrap();
-        let mut names: Vec<String> = std::fs::read_dir(crate::root().join(RECORDS))
-            .unwrap()
+    fn heading(name: &str) -> Heading {
+        serde_json::from_str(&read(&format!("{RECORDS}/{name}.json")).unwrap()).unwrap()
+    }
+
+    /// Names of all records but comparisons, by date.
+    fn records() -> Vec<String> {
+        let entries = std::fs::read_dir(crate::root().join(RECORDS)).unwrap();
+        let mut names: Vec<String> = entries
             .map(|entry| entry.unwrap().path())
             .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
             .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
@@ -157,30 +178,100 @@ mod tests {
             .collect();
         names.sort();
         assert!(names.len() >= 2, "the records are not found: {names:?}");
-        for name in names {
-            let text = read(&format!("{RECORDS}/{name}.json")).unwrap();
-            let record: Heading = serde_json::from_str(&text).unwrap();
+        names
+    }
+
+    /// A complete report, with the name of its record.
+    fn complete_record() -> (String, Report) {
+        let found = records().into_iter().rev().find_map(|name| Some((complete_report(&name).unwrap()?, name)));
+        let (report, name) = found.expect("run `cargo xtask bench --save`");
+        (name, report)
+    }
+
+    #[test]
+    fn every_section_is_what_its_record_gives() {
+        let page = read(PAGE).unwrap();
+        assert_eq!(vendors(&page), ["amd", "intel"]);
+        for vendor in vendors(&page) {
+            let name = record_of(&page, &vendor).unwrap();
+            assert_eq!(heading(&name).machine.vendor(), vendor, "{name} is of another processor");
+            let (_, written, _) = split(&page, &vendor).unwrap();
+            let given = section(&name, complete_report(&name).unwrap().as_ref());
+            assert_eq!(written.trim_start(), given, "write it again: cargo xtask bench --page");
+        }
+    }
+
+    /// A section is of the last complete record. Without one, its paragraph names the last record.
+    #[test]
+    fn no_record_is_younger_than_its_section() {
+        let page = read(PAGE).unwrap();
+        for name in records() {
+            let record = heading(&name);
             let vendor = record.machine.vendor();
             assert!(name.starts_with(&format!("{}-{vendor}-", record.date)), "{name} has another date or vendor in it");
-            let shown = parse(&record_of(&page, vendor).unwrap()).unwrap();
+            let shown = record_of(&page, vendor).unwrap();
+            let is_complete = |name: &str| complete_report(name).unwrap().is_some();
+            let (record_is_complete, shown_is_complete) = (is_complete(&name), is_complete(&shown));
+            assert!(shown_is_complete || !record_is_complete, "the section for {vendor} does not show {name}");
             assert!(
-                !is_whole(&record.command) || record.date <= shown.date,
+                record_is_complete != shown_is_complete || record.date <= heading(&shown).date,
                 "{name} is younger than the section for {vendor}"
             );
         }
     }
 
-    /// The page describes all tables; at least one section has all of them.
     #[test]
-    fn a_section_has_everything() {
+    fn a_complete_record_gives_all_columns_and_tables() {
+        let (name, report) = complete_record();
+        let section = section(&name, Some(&report));
+        assert!(section.starts_with(&format!("Record: `{RECORDS}/{name}.json`")));
+        let headings: Vec<&str> = section.lines().filter(|line| line.starts_with("| ---")).collect();
+        assert_eq!(headings.len(), 4, "programs, tools, locks, seek");
+        for text in ["| valgrind none | lackey |", "| segment, 48 policies |", "| 2 threads |", "instructions skipped"]
+        {
+            assert!(section.contains(text), "no '{text}'");
+        }
+        let first = section.lines().find(|line| line.starts_with("| xz |")).unwrap();
+        assert!(first.contains('–'), "no spread of the rounds: {first}");
+        assert!(!section.contains(crate::bench::NOT_ASKED_FOR));
+    }
+
+    #[test]
+    fn a_vendor_without_complete_record_gets_a_paragraph() {
         let page = read(PAGE).unwrap();
-        let records = vendors(&page).into_iter().map(|vendor| parse(&record_of(&page, &vendor).unwrap()).unwrap());
-        let has_everything = |report: &Report| {
-            let means = &report.geometric_means;
-            let further = [&report.locks, &report.seek].into_iter().all(|table| matches!(table, Some(Ok(_))));
-            is_whole(&report.command) && further && means.tools.is_some() && means.valgrind_lackey.is_some()
-        };
-        assert!(records.into_iter().any(|report| has_everything(&report)), "run `cargo xtask bench --save`");
+        let page = replace(&page, "intel", &section("2026-11-16-intel-d10b4e9", None)).unwrap();
+        let (_, paragraph, _) = split(&page, "intel").unwrap();
+        assert!(paragraph.contains("There is no complete record from such a machine yet."));
+        assert!(paragraph.contains("`cargo xtask bench --save`"));
+        assert!(!paragraph.contains('|'), "a table: {paragraph}");
+        assert_eq!(record_of(&page, "intel").unwrap(), "2026-11-16-intel-d10b4e9");
+    }
+
+    /// Takes each part of a complete report away in turn.
+    #[test]
+    fn a_record_without_rounds_valgrind_or_tables_is_incomplete() {
+        fn measured(report: &mut Report) -> &mut Measurement {
+            report.programs[0].result.as_mut().ok().unwrap()
+        }
+        let omissions: [fn(&mut Report); 9] = [
+            |report| report.command.push_str(" --quick"),
+            |report| report.locks = None,
+            |report| report.seek = None,
+            |report| report.pace = None,
+            |report| measured(report).rounds.native_seconds.clear(),
+            |report| measured(report).rounds.values_seconds.clear(),
+            |report| measured(report).rounds.reading.clear(),
+            |report| measured(report).rounds.tools.clear(),
+            |report| measured(report).valgrind_lackey = PeerResult::Without("not asked for".into()),
+        ];
+        assert!(is_complete(&complete_record().1));
+        for (number, omit) in omissions.iter().enumerate() {
+            let mut report = complete_record().1;
+            omit(&mut report);
+            assert!(!is_complete(&report), "omission {number}");
+        }
+        assert!(complete_report("2026-11-16-intel-d10b4e9").unwrap().is_none());
+        assert!(complete_report("2026-11-15-amd-5fd1a5a-dirty").unwrap().is_none());
     }
 
     /// Returns whether a line contains a measurement.
@@ -207,8 +298,7 @@ mod tests {
 
     #[test]
     fn a_part_of_a_run_says_so_in_its_name() {
-        let name = record_of(&read(PAGE).unwrap(), "intel").unwrap();
-        let mut report = parse(&name).unwrap();
+        let (name, mut report) = complete_record();
         report.command = "cargo xtask bench --quick --programs xz,locks".into();
         assert_eq!(record_name(&report), format!("{name}-quick-programs-xz-locks"));
         report.command = "cargo xtask bench --rounds 5".into();

@@ -7,7 +7,6 @@ use super::tools::Tools;
 
 /// Every round of one program.
 #[derive(Serialize, Deserialize, Default)]
-#[serde(default)]
 pub struct Rounds {
     pub native_seconds: Vec<f64>,
     pub record_seconds: Vec<f64>,

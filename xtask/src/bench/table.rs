@@ -19,12 +19,8 @@ pub fn markdown(report: &Report) -> String {
 }
 
 fn content(report: &Report, table: fn(&[Vec<String>]) -> String) -> String {
-    let mut programs: Vec<Vec<String>> =
+    let programs: Vec<Vec<String>> =
         [heading()].into_iter().chain(report.programs.iter().map(cells)).chain([mean_cells(report)]).collect();
-    let has_valgrind = report.geometric_means.valgrind_lackey.is_some();
-    if !has_valgrind {
-        programs.iter_mut().for_each(|row| row.truncate(heading().len() - VALGRIND_COLUMNS));
-    }
     let mut text = table(&programs) + "\n";
     text.push_str(&summary(report));
     if report.geometric_means.tools.is_some() {
@@ -33,7 +29,7 @@ fn content(report: &Report, table: fn(&[Vec<String>]) -> String) -> String {
     text.push_str(&further("What synchronisation costs", report.locks.as_ref(), table));
     text.push_str(&further("The time to a place in a trace", report.seek.as_ref(), table));
     text.push_str(&pace(report));
-    text.push_str(&notes(has_valgrind));
+    text.push_str(&notes());
     text
 }
 
@@ -140,30 +136,24 @@ fn tools(report: &Report) -> Vec<Vec<String>> {
         [name.to_owned()].into_iter().chain(speeds).collect()
     };
     let measured = report.programs.iter().filter_map(|own| Some((&own.name, own.result.as_ref().ok()?)));
-    let programs = measured.filter_map(|(name, own)| Some(row(name, own.tools.as_ref()?, &own.rounds.tools)));
+    let programs = measured.map(|(name, own)| row(name, &own.tools, &own.rounds.tools));
     let mean = report.geometric_means.tools.iter().map(|tools| row("geometric mean", tools, &[]));
     [heading.map(String::from).into()].into_iter().chain(programs).chain(mean).collect()
 }
 
-fn notes(has_valgrind: bool) -> String {
-    let lackey = match has_valgrind {
-        true => format!("; lackey ran on less work ({LACKEY_SCALE} s), compared with native runs of the same"),
-        false => String::new(),
-    };
+fn notes() -> String {
     format!(
         "Times and speeds are the best of interleaved runs, and behind a dash the worst of them. \
          Slowdowns are over native, those under \"addresses\" and \"values\" \
-         with --data, file written and compressed{lackey}.\nMemory is the recorder's peak without its rings; \
-         reading is on one core, in millions of instructions per second.\nTools run over the first {MILLIONS} million \
+         with --data, file written and compressed; lackey ran on less work ({LACKEY_SCALE} s), compared \
+         with native runs of the same.\nMemory is the recorder's peak without its rings; reading is on \
+         one core, in millions of instructions per second.\nTools run over the first {MILLIONS} million \
          instructions with values, command started and results written: mcfTRaptor (branches of all kinds, \
          direct ones included) and mlvCFiat with the thesis's defaults, segment with one policy and with \
          {POLICY_COUNT} (millions of instructions per second, policy and core), port with all techniques \
          and sizes.\n"
     )
 }
-
-/// The last columns, which a record without valgrind does not have.
-const VALGRIND_COLUMNS: usize = 2;
 
 fn heading() -> Vec<String> {
     [
