@@ -52,8 +52,8 @@ pub struct Arguments {
     /// of this processor's vendor in docs/performance.md.
     #[arg(long)]
     save: bool,
-    /// Compare with the recorder of an earlier revision instead, in all data modes, runs of both
-    /// interleaved.
+    /// Compare recording and reading with those of an earlier revision instead, in all data modes,
+    /// runs of both interleaved.
     #[arg(long, value_name = "REVISION")]
     before: Option<String>,
     /// Measure nothing; write the sections of docs/performance.md again from the records that they

@@ -1,6 +1,6 @@
-//! `cargo xtask bench --before REVISION`: measures the cost of a change. Native runs and recordings
-//! by the earlier and by the present `trackway` take turns, so that other load affects all three
-//! alike.
+//! `cargo xtask bench --before REVISION`: measures the cost of a change. Native runs, recordings by
+//! the earlier and by the present `trackway`, and readings of them take turns, so that other load
+//! affects all alike.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,12 +32,32 @@ struct Row {
     native_seconds: f64,
     before: Recording,
     after: Recording,
+    /// The time in which each `trackway` reads its own trace.
+    read_seconds_before: f64,
+    read_seconds_after: f64,
+}
+
+/// The best rounds of one `trackway` in one mode.
+struct Best {
+    recording: Option<Recording>,
+    read_seconds: f64,
+}
+
+impl Best {
+    const NONE: Self = Self { recording: None, read_seconds: f64::INFINITY };
 }
 
 impl Row {
     /// Returns the time of a recording now over the time before.
     fn ratio(&self) -> f64 {
         self.after.record_seconds / self.before.record_seconds
+    }
+
+    /// Returns the time per instruction of reading now over that before: two recordings of a
+    /// program differ a little in length.
+    fn reading_ratio(&self) -> f64 {
+        let per_instruction = |seconds: f64, recording: &Recording| seconds / recording.instructions as f64;
+        per_instruction(self.read_seconds_after, &self.after) / per_instruction(self.read_seconds_before, &self.before)
     }
 }
 
@@ -101,7 +121,7 @@ fn compare(
 ) -> Result<Vec<Row>, String> {
     let trace = bench.directory.path().join("before.trk");
     let mut native = f64::INFINITY;
-    let mut best: Vec<[Option<Recording>; 2]> = modes.iter().map(|_| [None, None]).collect();
+    let mut best: Vec<[Best; 2]> = modes.iter().map(|_| [Best::NONE; 2]).collect();
     for round in 0..bench.rounds {
         for (data, best) in modes.iter().zip(&mut best) {
             native = native.min(measure::native(command)?);
@@ -112,13 +132,18 @@ fn compare(
                 pair.reverse();
             }
             for (trackway, best) in pair {
-                measure::keep_faster(best, measure::record(trackway, command, &trace, data)?);
+                measure::keep_faster(&mut best.recording, measure::record(trackway, command, &trace, data)?);
+                best.read_seconds = best.read_seconds.min(measure::read_by_command(trackway, &trace)?);
             }
         }
     }
     let rows = modes.iter().zip(best).map(|(&data, best)| {
-        let [Some(before), Some(after)] = best else { return Err("there are no rounds".to_owned()) };
-        let row = Row { name, data, native_seconds: native, before, after };
+        let [earlier, present] = best;
+        let (Some(before), Some(after)) = (earlier.recording, present.recording) else {
+            return Err("there are no rounds".to_owned());
+        };
+        let (read_seconds_before, read_seconds_after) = (earlier.read_seconds, present.read_seconds);
+        let row = Row { name, data, native_seconds: native, before, after, read_seconds_before, read_seconds_after };
         eprintln!("{}", cells(&row).join("  "));
         Ok(row)
     });
@@ -127,13 +152,25 @@ fn compare(
 
 fn text(comparison: &Comparison) -> String {
     let Comparison { command, date, machine, before, rows } = comparison;
-    let heading =
-        ["program", "data", "native s", "before", "after", "after/before", "bits before", "bits after", "bits ratio"];
+    let heading = [
+        "program",
+        "data",
+        "native s",
+        "before",
+        "after",
+        "after/before",
+        "bits before",
+        "bits after",
+        "bits ratio",
+        "reading ratio",
+    ];
     let table: Vec<Vec<String>> =
         [heading.map(String::from).into()].into_iter().chain(rows.iter().map(cells)).chain(means(rows)).collect();
     format!(
         "{command} on {date}: {machine}\n\n{}\nBefore is revision {before}. Before and after are times over native; \
-         times are the best of interleaved runs. Bits are per instruction, in the whole file.\n",
+         times are the best of interleaved runs. Bits are per instruction, in the whole file. \
+         The ratio of reading is that of the times per instruction in which each `trackway stat` reads its own \
+         trace on one core.\n",
         table::aligned(&table)
     )
 }
@@ -150,6 +187,7 @@ fn cells(row: &Row) -> Vec<String> {
         format!("{:.4}", before.bits_per_instruction),
         format!("{:.4}", after.bits_per_instruction),
         format!("{:.3}", after.bits_per_instruction / before.bits_per_instruction),
+        format!("{:.3}", row.reading_ratio()),
     ]
 }
 
@@ -171,6 +209,7 @@ fn means(rows: &[Row]) -> Vec<Vec<String>> {
             number(|row| row.before.bits_per_instruction, 4),
             number(|row| row.after.bits_per_instruction, 4),
             number(|row| row.after.bits_per_instruction / row.before.bits_per_instruction, 3),
+            number(Row::reading_ratio, 3),
         ]
     };
     MODES.map(mean).into()

@@ -37,6 +37,14 @@ pub fn valgrind(tool: &str, command: &[String]) -> Result<f64, String> {
     time(command, &["valgrind", "-q", &tool, "--log-file=/dev/null"])
 }
 
+/// Returns the seconds in which `trackway stat` reads all steps of a trace, and the data with them,
+/// on one core.
+pub fn read_by_command(trackway: &Path, trace: &Path) -> Result<f64, String> {
+    let trace = trace.to_string_lossy().into_owned();
+    // The command decodes chunks in parallel otherwise.
+    time(&[trace], &["env", "RAYON_NUM_THREADS=1", &trackway.to_string_lossy(), "stat"])
+}
+
 /// Returns the seconds that a run of `command` takes, with these words before it.
 pub fn time(command: &[String], before: &[&str]) -> Result<f64, String> {
     let words: Vec<&str> = before.iter().copied().chain(command.iter().map(String::as_str)).collect();
