@@ -24,11 +24,21 @@ impl Failure {
         Self { hint: Some(hint.into()), ..self }
     }
 
+    /// A file that cannot be written; its place can be chosen with `-o`.
     pub fn writing(path: &Path, error: &std::io::Error) -> Self {
         let failure = Self::new(format!("cannot write {}: {error}", path.display()));
         match error.kind() {
             std::io::ErrorKind::NotFound => failure.hint("the directory it should be in does not exist"),
             std::io::ErrorKind::StorageFull => failure.hint("make room, or choose another directory with -o"),
+            _ => failure,
+        }
+    }
+
+    /// Standard output, a device or a pipe that cannot be written. Not every verb has `-o`.
+    pub fn writing_directly(path: &Path, error: &std::io::Error) -> Self {
+        let failure = Self::writing(path, error);
+        match error.kind() {
+            std::io::ErrorKind::StorageFull => failure.hint("make room, or write to another place"),
             _ => failure,
         }
     }
@@ -109,6 +119,10 @@ mod tests {
         assert_eq!(
             Failure::writing(Path::new("/a"), &error).to_string(),
             "trackway: cannot write /a: No space left on device (make room, or choose another directory with -o)"
+        );
+        assert_eq!(
+            Failure::writing_directly(Path::new("standard output"), &error).to_string(),
+            "trackway: cannot write standard output: No space left on device (make room, or write to another place)"
         );
     }
 }

@@ -191,9 +191,8 @@ impl Output {
                 Failure::new(format!("{} cannot write {}: {error}", compressor.name, pending.path.display())).into()
             }
             (io::ErrorKind::BrokenPipe, _) => Stopped::Gone,
-            (_, Destination::Open { path, .. } | Destination::PendingFile(PendingFile { path, .. })) => {
-                Failure::writing(path, error).into()
-            }
+            (_, Destination::Open { path, .. }) => Failure::writing_directly(path, error).into(),
+            (_, Destination::PendingFile(PendingFile { path, .. })) => Failure::writing(path, error).into(),
         }
     }
 }
