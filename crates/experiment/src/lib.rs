@@ -6,7 +6,7 @@
 //! work, and a `Study`, which holds the measurements and returns [`Findings`]: tables, figures and
 //! JSON. [`port::Survey`] and [`segment::segment_trace`] do the same work for one trace.
 //!
-//! [`programs`] builds our own parallel programs, [`debian`] prepares programs of the distribution.
+//! [`programs`] builds our own parallel programs, `debian` prepares programs of the distribution.
 //! Both are recorded with the `trackway` command, whose path the caller gives. This crate knows no
 //! arguments and no terminal: it returns strings and values, and reports progress to an
 //! [`Observer`].
