@@ -1,7 +1,10 @@
 //! The code cache: its memory is bounded, it never runs out, and the program goes on after any
 //! failure of the engine.
 
+use std::io::{PipeWriter, Read, Write};
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::Duration;
 
 use acceptance::call::{MODES, open_sound};
@@ -100,6 +103,38 @@ fn no_failure_of_a_handler_ends_the_program() {
             check_failure(&call, wire::FAILURE_HANDLER, place, "please report this", &expected.stdout_text());
         }
     }
+}
+
+/// A handler fails while it interrupts another one that has failed. The other one cannot write its
+/// message yet, because the pipe is full, so the signals of the flood find it there.
+#[test]
+fn no_failure_of_nested_handlers_ends_the_program() {
+    let flood = workloads::build("signal_flood", Variant::Pie).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    for place in 0..8 {
+        let (mut messages, mut full) = std::io::pipe().unwrap();
+        fill(&mut full);
+        let mut command = Call::new(&flood).args(["spin"]).record_command(&directory.path().join("failed.trk"));
+        command.env("TRACKWAY_INJECT", format!("{}:{place}", wire::FAILURE_HANDLER));
+        let started = command.stdout(Stdio::piped()).stderr(full).spawn().unwrap();
+        // The command keeps a copy of the pipe's end.
+        drop(command);
+        std::thread::sleep(Duration::from_millis(30));
+        let mut text = Vec::new();
+        messages.read_to_end(&mut text).unwrap();
+        let output = started.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(text.trim_ascii_start());
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "flooded\n", "place {place}: {text}");
+        assert!(output.status.success(), "place {place}: {text}");
+        assert!(text.contains("a test wants the handler to fail"), "place {place}: {text}");
+    }
+}
+
+/// Fills a pipe with spaces.
+fn fill(pipe: &mut PipeWriter) {
+    // SAFETY: takes no pointers; the descriptor is open.
+    let capacity = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_GETPIPE_SZ) };
+    pipe.write_all(&vec![b' '; usize::try_from(capacity).unwrap()]).unwrap();
 }
 
 fn check_failure(call: &Call, failure: u32, place: u32, sentence: &str, stdout: &str) {

@@ -32,6 +32,8 @@ pub struct HandledSignal {
     pub(super) context: *mut Context,
     /// The base of gs that the interrupted code has.
     pub(super) gs_base: u64,
+    /// The signal whose handler this one has interrupted, or null.
+    pub(super) outer: *const HandledSignal,
 }
 
 /// What a failed handler of the engine has interrupted.
@@ -119,8 +121,9 @@ pub(super) unsafe extern "C" fn on_kernel_signal(signal: i32, info: *mut Info, c
     if !is_only_deferred {
         set_kernel_mask(!SYNCHRONOUS);
     }
-    let handled = HandledSignal { signal: signal as usize, info, context, gs_base: before };
-    let outer = signals.handled.replace(&raw const handled);
+    let outer = signals.handled.get();
+    let handled = HandledSignal { signal: signal as usize, info, context, gs_base: before, outer };
+    signals.handled.set(&raw const handled);
     on_signal(signals, signal as usize, info, context);
     signals.handled.set(outer);
     if signals.native.get() || before != state as u64 {
@@ -268,12 +271,15 @@ pub unsafe fn interruption(tcb: &Tcb) -> Interruption {
     }
     set_kernel_mask(!0);
     // The interrupted code may hold locks, too, and continues. Only locks of the handler, which has
-    // a stack of its own, are released.
-    let stack = tcb.signal_stack..tcb.signal_stack + tcb.signal_stack_length;
-    // SAFETY: the caller's promise.
-    unsafe {
-        ACTIONS.release_for_dead(stack.clone());
-        ENGINE.release_for_dead(stack);
+    // a stack of its own, are released. A handler that has interrupted the engine, perhaps another
+    // handler on the same stack, holds none: it only defers its signal.
+    if !is_inside_engine(pc) {
+        let stack = tcb.signal_stack..tcb.signal_stack + tcb.signal_stack_length;
+        // SAFETY: the caller's promise.
+        unsafe {
+            ACTIONS.release_for_dead(stack.clone());
+            ENGINE.release_for_dead(stack);
+        }
     }
     if class == SignalClass::Asynchronous && !is_detach_request(info) {
         defer(signals, signal, info, SignalClass::Asynchronous, context);
@@ -287,12 +293,12 @@ pub unsafe fn interruption(tcb: &Tcb) -> Interruption {
 /// What used the state of the thread in this handler does not continue.
 pub unsafe fn abandon_handler(tcb: &Tcb) {
     let signals = tcb.signals();
-    // SAFETY: as above.
-    let Some(&HandledSignal { context, gs_base, .. }) =
-        (unsafe { signals.handled.replace(core::ptr::null()).as_ref() })
-    else {
+    // SAFETY: null, or in a frame of a handler that has not returned.
+    let Some(&HandledSignal { context, gs_base, outer, .. }) = (unsafe { signals.handled.get().as_ref() }) else {
         return;
     };
+    // The interrupted code may be another handler, which may itself be failing.
+    signals.handled.set(outer);
     // SAFETY: the thread's state and the base that it had. The kernel's frame of the handler is the
     // context, behind the address that the handler returns to; nothing else on this stack is needed
     // any more.
