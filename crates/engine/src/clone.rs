@@ -137,7 +137,7 @@ fn new_thread(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
 fn new_recorded_state(tcb: &Tcb) -> Result<OwnedTcb, Failure> {
     let control = tcb.control();
     let slot_index = take_slot(control).ok_or(Failure::TooManyThreads)?;
-    pending::discard_backups(slot_index);
+    pending::reset(slot_index);
     let slot = &control.slots[slot_index as usize];
     let thread = control.next_thread.fetch_add(1, Ordering::SeqCst);
     slot.thread.store(thread, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use wire::{Control, DETACH_TOGETHER, STAGE_FINISHED, word};
 
 use crate::engine::ENGINE;
 use crate::tcb::Tcb;
-use crate::{follow, reclaim, ring, signal, sys};
+use crate::{follow, pending, reclaim, ring, signal, sys};
 
 /// How often a parked thread checks that the recorder is alive.
 const PATIENCE_MILLISECONDS: u64 = 100;
@@ -48,12 +48,14 @@ pub fn park_if_requested(tcb: &mut Tcb) {
         // A signal has to be delivered first.
         return signal::block_asynchronous(tcb);
     }
+    signal::refuse_hints(tcb);
     signal::hand_pending_to_kernel(tcb, true);
     tcb.parked.store(1, Ordering::SeqCst);
     while is_parking(control) && ring::has_recorder(control) {
         sys::futex_wait(&control.detach, DETACH_TOGETHER, PATIENCE_MILLISECONDS);
     }
     tcb.parked.store(0, Ordering::SeqCst);
+    pending::accept_hints(tcb.slot_index);
     signal::take_pending_back(tcb);
 }
 
@@ -105,6 +107,7 @@ pub fn detach_thread(tcb: &mut Tcb) -> bool {
     // The kernel looks after pending signals from now on. It delivers none before the way into the
     // cache unblocks them.
     signal::stop_taking_signals(tcb);
+    signal::refuse_hints(tcb);
     signal::hand_pending_to_kernel(tcb, true);
     set_native(tcb);
     true

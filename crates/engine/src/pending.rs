@@ -101,8 +101,23 @@ pub fn confirm_backup(control: &Control, slot: usize, signal: usize, was_sent: b
     let Some(entry) = synchronous_index(signal).map(|index| &BACKUPS[slot].entries[index]) else { return };
     let state = if was_sent { FULL } else { EMPTY };
     let posted = entry.state.compare_exchange(UNCONFIRMED, state, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-    if posted && was_sent {
-        send_hint(control.slots[slot].os_tid.load(Ordering::SeqCst), signal);
+    let tid = control.slots[slot].os_tid.load(Ordering::SeqCst);
+    if posted && was_sent && !send_hint(slot, tid, signal) {
+        send_backup(slot, tid, signal);
+    }
+}
+
+/// Sends the signal of a backup again, to a thread that takes no more hints. If the first one is
+/// still pending there, the kernel merges them.
+fn send_backup(slot: usize, tid: u32, signal: usize) {
+    let Some(info) = BACKUPS[slot].take(signal) else { return };
+    let [process, tid, signal] = [u64::from(TARGET.load(Ordering::Relaxed)), u64::from(tid), signal as u64];
+    // SAFETY: the kernel reads the information.
+    unsafe {
+        if sys::call(sys::number::RT_TGSIGQUEUEINFO, [process, tid, signal, info.as_ptr() as u64, 0, 0]) < 0 {
+            // The kernel lets no thread forge the information of a tgkill, but makes the same.
+            sys::call(sys::number::TGKILL, [process, tid, signal, 0, 0, 0]);
+        }
     }
 }
 
@@ -114,8 +129,11 @@ pub fn discard_backup(slot: u32, signal: usize) {
     }
 }
 
-/// Discards the backups of a slot that has a new thread.
-pub fn discard_backups(slot: u32) {
+/// Discards what a slot has of an earlier thread.
+pub fn reset(slot: u32) {
+    let hints = &HINTS[slot as usize];
+    hints.unwanted.store(0, Ordering::SeqCst);
+    hints.sent.store(0, Ordering::SeqCst);
     for signal in SYNCHRONOUS_SIGNALS {
         discard_backup(slot, signal);
     }
@@ -163,16 +181,86 @@ pub fn is_hint(signal: usize, info: &Info) -> bool {
 /// itself.
 pub fn hint_another_thread(control: &Control, signal: usize) {
     let Some(index) = synchronous_index(signal) else { return };
-    for (slot, open) in control.slots.iter().zip(&UNBLOCKED) {
+    for (at, (slot, open)) in control.slots.iter().zip(&UNBLOCKED).enumerate() {
         let tid = slot.os_tid.load(Ordering::SeqCst);
-        if open.load(Ordering::SeqCst) & 1 << index != 0 && tid != 0 && send_hint(tid, signal) {
+        if open.load(Ordering::SeqCst) & 1 << index != 0 && tid != 0 && send_hint(at, tid, signal) {
             return;
         }
     }
 }
 
-fn send_hint(tid: u32, signal: usize) -> bool {
-    queue(tid, signal, HINT_VALUE)
+/// The hints to one thread. None may be pending in the kernel when the thread is native: the
+/// application would get it.
+struct Hints {
+    /// The thread is native or is about to be.
+    unwanted: AtomicU8,
+    /// How many threads are sending one.
+    senders: AtomicU32,
+    /// Which of [`SYNCHRONOUS_SIGNALS`] may have one in the kernel, one bit each.
+    sent: AtomicU8,
+}
+
+static HINTS: [Hints; SLOT_COUNT] =
+    [const { Hints { unwanted: AtomicU8::new(0), senders: AtomicU32::new(0), sent: AtomicU8::new(0) } }; SLOT_COUNT];
+
+/// Sends a hint. False if there is no such thread, or if it takes no more hints.
+fn send_hint(slot: usize, tid: u32, signal: usize) -> bool {
+    let (Some(index), hints) = (synchronous_index(signal), &HINTS[slot]) else { return false };
+    hints.senders.fetch_add(1, Ordering::SeqCst);
+    let is_sent = hints.unwanted.load(Ordering::SeqCst) == 0 && queue(tid, signal, HINT_VALUE);
+    if is_sent {
+        hints.sent.fetch_or(1 << index, Ordering::SeqCst);
+    }
+    hints.senders.fetch_sub(1, Ordering::SeqCst);
+    is_sent
+}
+
+/// Makes sure that the calling thread, which blocks all signals, gets no more hints, and takes
+/// those that are pending. Returns the signals, one bit each, that they were about.
+pub fn refuse_hints(slot: u32) -> u64 {
+    /// A sender that was killed never finishes.
+    const PATIENCE: u32 = 1000;
+    let hints = &HINTS[slot as usize];
+    hints.unwanted.store(1, Ordering::SeqCst);
+    for _ in 0..PATIENCE {
+        if hints.senders.load(Ordering::SeqCst) == 0 {
+            break;
+        }
+        sys::nap();
+    }
+    let sent = hints.sent.swap(0, Ordering::SeqCst);
+    let numbers = SYNCHRONOUS_SIGNALS.into_iter().enumerate().filter(|(index, _)| sent & 1 << index != 0);
+    numbers.filter(|(_, signal)| take_hint(*signal)).fold(0, |bits, (_, signal)| bits | bit(signal))
+}
+
+/// Takes the hint of this number that is pending in the kernel. False if there is none.
+fn take_hint(signal: usize) -> bool {
+    let (set, now, mut info) = (bit(signal), [0u64; 2], [0u64; 16]);
+    let arguments = [&raw const set as u64, info.as_mut_ptr() as u64, now.as_ptr() as u64, 8, 0, 0];
+    // SAFETY: the kernel reads the set and the time, and writes the information.
+    if unsafe { sys::call(sys::number::RT_SIGTIMEDWAIT, arguments) } < 0 {
+        return false;
+    }
+    if !is_hint(signal, &info) {
+        requeue(signal, &info);
+        return false;
+    }
+    true
+}
+
+/// Lets the calling thread get hints again.
+pub fn accept_hints(slot: u32) {
+    HINTS[slot as usize].unwanted.store(0, Ordering::SeqCst);
+}
+
+/// Queues a signal for the calling thread itself.
+pub fn requeue(signal: usize, info: &Info) {
+    // SAFETY: no arguments; then the kernel reads the information.
+    unsafe {
+        let process = sys::call(sys::number::GETPID, [0; 6]) as u64;
+        let tid = u64::from(sys::gettid());
+        sys::call(sys::number::RT_TGSIGQUEUEINFO, [process, tid, signal as u64, info.as_ptr() as u64, 0, 0]);
+    }
 }
 
 /// The target's process id. The caller of [`queue`] may be another process.
@@ -215,5 +303,39 @@ mod tests {
         assert_eq!(pending.bits(), 0);
         pending.put(10, &first);
         assert_eq!((pending.bits(), pending.take(10)), (0, None));
+    }
+    fn pending_in_kernel() -> u64 {
+        let mut pending = 0u64;
+        // SAFETY: the kernel writes the set.
+        unsafe { sys::call(sys::number::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]) };
+        pending
+    }
+
+    /// A thread that is about to become native: no hint is left, none comes, and the signal that a
+    /// hint would have been about is sent instead.
+    #[test]
+    fn a_native_thread_gets_signals_instead_of_hints() {
+        const SLOT: usize = SLOT_COUNT - 1;
+        set_up();
+        let (tid, blocked) = (sys::gettid(), bit(SIGBUS));
+        // SAFETY: the kernel reads the mask of this thread, which no other code relies on.
+        unsafe { sys::call(sys::number::RT_SIGPROCMASK, [0, &raw const blocked as u64, 0, 8, 0, 0]) };
+        assert!(send_hint(SLOT, tid, SIGBUS));
+        assert_eq!(pending_in_kernel(), bit(SIGBUS));
+        assert_eq!(refuse_hints(SLOT as u32), bit(SIGBUS));
+        assert_eq!(pending_in_kernel(), 0);
+
+        assert!(!send_hint(SLOT, tid, SIGBUS));
+        assert_eq!(pending_in_kernel(), 0);
+        BACKUPS[SLOT].put(SIGBUS, &[0; 16]);
+        send_backup(SLOT, tid, SIGBUS);
+        assert_eq!((pending_in_kernel(), confirmed_backups(SLOT as u32)), (bit(SIGBUS), 0));
+
+        accept_hints(SLOT as u32);
+        assert!(send_hint(SLOT, tid, SIGBUS));
+        // The signal was there before the hint, and stays.
+        assert_eq!(refuse_hints(SLOT as u32), 0);
+        assert_eq!(pending_in_kernel(), bit(SIGBUS));
+        assert!(!take_hint(SIGSEGV));
     }
 }

@@ -31,8 +31,8 @@ pub use action::{
 pub use class::{image, set_image};
 pub use deferred::{
     complete_sigpending, hand_pending_to_kernel, has_descriptor, has_pending, note_descriptor, on_seccomp_trap,
-    on_taken_by_call, requeue_all_in_kernel, requeue_process_pending, stop_taking_signals, take_pending_back,
-    try_sigtimedwait,
+    on_taken_by_call, refuse_hints, requeue_all_in_kernel, requeue_process_pending, stop_taking_signals,
+    take_pending_back, try_sigtimedwait,
 };
 pub use frame::{Context, Info, is_on_alternate_stack, sigaltstack, sigreturn};
 pub use handler::{HandledSignal, Interruption, abandon_handler, interruption};

@@ -13,7 +13,7 @@ use super::class::{SignalClass, is_for_thread};
 use super::frame::{Context, Info};
 use super::mask::{add_to_kernel_mask, block_asynchronous, set_kernel_mask, set_mask};
 use super::{SIGSYS, SYNCHRONOUS, SYNCHRONOUS_SIGNALS, bit, synchronous_index};
-use crate::pending::PROCESS;
+use crate::pending::{PROCESS, requeue};
 use crate::tcb::{Signals, Tcb};
 use crate::{memory, pending, sys, syscall};
 
@@ -167,6 +167,18 @@ pub fn take_pending_back(tcb: &Tcb) {
     block_asynchronous(tcb);
 }
 
+/// Sees to it that no hint is left in the kernel when the thread, which blocks all signals, becomes
+/// native. What the hints were about is queued in the kernel.
+pub fn refuse_hints(tcb: &Tcb) {
+    let slot = tcb.slot_index;
+    let hinted = pending::refuse_hints(slot) & pending::confirmed_backups(slot);
+    for signal in SYNCHRONOUS_SIGNALS.into_iter().filter(|&signal| hinted & bit(signal) != 0) {
+        if let Some(info) = pending::take_backup(slot, signal) {
+            requeue(signal, &info);
+        }
+    }
+}
+
 /// Gives the process's pending signals to the kernel, when all threads detach together.
 pub fn requeue_process_pending() {
     for signal in SYNCHRONOUS_SIGNALS {
@@ -180,16 +192,6 @@ pub fn requeue_process_pending() {
                 sys::call(sys::number::KILL, [process, signal as u64, 0, 0, 0, 0]);
             }
         }
-    }
-}
-
-pub(super) fn requeue(signal: usize, info: &Info) {
-    let info = *info;
-    // SAFETY: no arguments; then the kernel reads the information.
-    unsafe {
-        let pid = sys::call(sys::number::GETPID, [0; 6]) as u64;
-        let tid = u64::from(sys::gettid());
-        sys::call(sys::number::RT_TGSIGQUEUEINFO, [pid, tid, signal as u64, info.as_ptr() as u64, 0, 0]);
     }
 }
 

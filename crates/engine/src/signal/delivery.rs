@@ -10,7 +10,7 @@ use super::action::{
     take_action,
 };
 use super::class::{SignalClass, classify};
-use super::deferred::{next_deliverable, requeue, store_pending};
+use super::deferred::{next_deliverable, store_pending};
 use super::frame::{
     CONTEXT_FLAGS, CONTEXT_RIP, CONTEXT_RSP, Context, FLAG_ALIGNMENT, FLAG_DIRECTION, FLAG_RESUME, FLAG_TRAP, Frame,
     Info, build_frame,
@@ -20,6 +20,7 @@ use super::send::confirm_backup;
 use super::vectors::{XMM, frame_field, patch_vectors, reset_vectors, save_vectors};
 use super::{SIGSEGV, SIGSYS, SYNCHRONOUS, bit};
 use crate::fragment::AppPosition;
+use crate::pending::requeue;
 use crate::tcb::{AlternateStack, SS_AUTODISARM, SS_DISABLE, Signals, Tcb, Vectors};
 use crate::translate::{RegisterState, Spill};
 use crate::{dispatch, exec, ring, rseq, sys, syscall};
