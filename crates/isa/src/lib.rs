@@ -3,6 +3,7 @@
 //! Knows nothing of processes or files; `no_std`, because the engine inside the target uses it too.
 #![no_std]
 
+use entity::AppPc;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 
 /// The directory of this crate's sources, from which `capture` builds the engine image.
@@ -18,13 +19,13 @@ pub enum Transfer {
     Next,
     /// Conditional branch (`jcc`, `loop`, `jrcxz`).
     Conditional {
-        target: u64,
+        target: AppPc,
     },
     Jump {
-        target: u64,
+        target: AppPc,
     },
     Call {
-        target: u64,
+        target: AppPc,
     },
     IndirectJump,
     IndirectCall,
@@ -46,14 +47,14 @@ impl Transfer {
 pub fn transfer(instruction: &Instruction) -> Transfer {
     match instruction.flow_control() {
         FlowControl::Next => Transfer::Next,
-        FlowControl::ConditionalBranch => Transfer::Conditional { target: instruction.near_branch_target() },
+        FlowControl::ConditionalBranch => Transfer::Conditional { target: near_target(instruction) },
         FlowControl::UnconditionalBranch => match instruction.op0_kind() {
-            OpKind::NearBranch64 => Transfer::Jump { target: instruction.near_branch_target() },
+            OpKind::NearBranch64 => Transfer::Jump { target: near_target(instruction) },
             _ => Transfer::Trap,
         },
         FlowControl::Call => match instruction.code() {
             Code::Syscall => Transfer::Syscall,
-            Code::Call_rel32_64 => Transfer::Call { target: instruction.near_branch_target() },
+            Code::Call_rel32_64 => Transfer::Call { target: near_target(instruction) },
             _ => Transfer::Trap,
         },
         FlowControl::IndirectBranch => match instruction.code() {
@@ -71,11 +72,15 @@ pub fn transfer(instruction: &Instruction) -> Transfer {
         // A recorded transaction always aborts. Outside of one, `xabort` does nothing, and `xend`
         // faults.
         FlowControl::XbeginXabortXend => match instruction.mnemonic() {
-            Mnemonic::Xbegin => Transfer::Jump { target: instruction.near_branch_target() },
+            Mnemonic::Xbegin => Transfer::Jump { target: near_target(instruction) },
             _ => Transfer::Next,
         },
         FlowControl::Interrupt | FlowControl::Exception => Transfer::Trap,
     }
+}
+
+fn near_target(instruction: &Instruction) -> AppPc {
+    AppPc::new(instruction.near_branch_target())
 }
 
 /// Whether an instruction orders memory between threads: locked, an exchange with memory, or a full
@@ -89,8 +94,8 @@ pub fn is_locked(instruction: &Instruction) -> bool {
 
 /// A decoder for 64-bit code at `address`.
 #[must_use]
-pub fn decoder(address: u64, bytes: &[u8]) -> Decoder<'_> {
-    Decoder::with_ip(64, bytes, address, DecoderOptions::NONE)
+pub fn decoder(address: AppPc, bytes: &[u8]) -> Decoder<'_> {
+    Decoder::with_ip(64, bytes, address.get(), DecoderOptions::NONE)
 }
 
 /// The instructions of a block, as one pass over its bytes finds them.
@@ -98,9 +103,9 @@ pub fn decoder(address: u64, bytes: &[u8]) -> Decoder<'_> {
 pub struct Shape {
     pub instruction_count: u32,
     /// Address of the last instruction.
-    pub last: u64,
+    pub last: AppPc,
     /// Address after the last instruction.
-    pub end: u64,
+    pub end: AppPc,
     /// How control leaves the last instruction; `Next` if the block was cut.
     pub transfer: Transfer,
 }
@@ -108,7 +113,7 @@ pub struct Shape {
 /// Decodes all of `bytes` as one block at `address`. `None` if it is empty, ends in
 /// mid-instruction, or has a transfer before its last instruction.
 #[must_use]
-pub fn shape(address: u64, bytes: &[u8]) -> Option<Shape> {
+pub fn shape(address: AppPc, bytes: &[u8]) -> Option<Shape> {
     let mut decoder = decoder(address, bytes);
     let mut shape = Shape { instruction_count: 0, last: address, end: address, transfer: Transfer::Next };
     let mut instruction = Instruction::default();
@@ -117,12 +122,12 @@ pub fn shape(address: u64, bytes: &[u8]) -> Option<Shape> {
             return None;
         }
         decoder.decode_out(&mut instruction);
-        shape.last = instruction.ip();
-        shape.end = instruction.next_ip();
+        shape.last = AppPc::new(instruction.ip());
+        shape.end = AppPc::new(instruction.next_ip());
         shape.instruction_count += 1;
         shape.transfer = if instruction.is_invalid() { Transfer::Trap } else { transfer(&instruction) };
     }
-    let whole = shape.end.wrapping_sub(address) == bytes.len() as u64;
+    let whole = shape.end - address == bytes.len() as u64;
     (shape.instruction_count > 0 && whole).then_some(shape)
 }
 
@@ -131,7 +136,7 @@ mod tests {
     use super::*;
 
     fn check(bytes: &[u8], expected: Transfer) {
-        let shape = shape(0x1000, bytes).unwrap();
+        let shape = shape(AppPc::new(0x1000), bytes).unwrap();
         assert_eq!(shape.transfer, expected);
         assert_eq!(shape.instruction_count, 1);
     }
@@ -139,11 +144,11 @@ mod tests {
     #[test]
     fn transfers() {
         check(&[0x90], Transfer::Next);
-        check(&[0x74, 0x10], Transfer::Conditional { target: 0x1012 });
-        check(&[0xe2, 0xfe], Transfer::Conditional { target: 0x1000 });
-        check(&[0xe3, 0x00], Transfer::Conditional { target: 0x1002 });
-        check(&[0xeb, 0x00], Transfer::Jump { target: 0x1002 });
-        check(&[0xe8, 0, 0, 0, 0], Transfer::Call { target: 0x1005 });
+        check(&[0x74, 0x10], Transfer::Conditional { target: AppPc::new(0x1012) });
+        check(&[0xe2, 0xfe], Transfer::Conditional { target: AppPc::new(0x1000) });
+        check(&[0xe3, 0x00], Transfer::Conditional { target: AppPc::new(0x1002) });
+        check(&[0xeb, 0x00], Transfer::Jump { target: AppPc::new(0x1002) });
+        check(&[0xe8, 0, 0, 0, 0], Transfer::Call { target: AppPc::new(0x1005) });
         check(&[0xff, 0xe0], Transfer::IndirectJump);
         check(&[0xff, 0xd0], Transfer::IndirectCall);
         check(&[0xff, 0x25, 0, 0, 0, 0], Transfer::IndirectJump);
@@ -151,7 +156,7 @@ mod tests {
         check(&[0xf3, 0xc3], Transfer::Return);
         check(&[0xc2, 8, 0], Transfer::Return);
         check(&[0x0f, 0x05], Transfer::Syscall);
-        check(&[0xc7, 0xf8, 0x10, 0, 0, 0], Transfer::Jump { target: 0x1016 });
+        check(&[0xc7, 0xf8, 0x10, 0, 0, 0], Transfer::Jump { target: AppPc::new(0x1016) });
         check(&[0x0f, 0x01, 0xd5], Transfer::Next);
         check(&[0xc6, 0xf8, 5], Transfer::Next);
         check(&[0xcc], Transfer::Trap);
@@ -160,7 +165,9 @@ mod tests {
 
     #[test]
     fn locked_instructions() {
-        let check = |bytes: &[u8], expected| assert_eq!(is_locked(&decoder(0, bytes).decode()), expected, "{bytes:x?}");
+        let check = |bytes: &[u8], expected| {
+            assert_eq!(is_locked(&decoder(AppPc::NONE, bytes).decode()), expected, "{bytes:x?}")
+        };
         check(&[0xf0, 0x0f, 0xb1, 0x0a], true); // lock cmpxchg [rdx], ecx
         check(&[0x87, 0x0a], true); // xchg [rdx], ecx
         check(&[0x87, 0xca], false); // xchg edx, ecx
@@ -170,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_transfer_in_the_middle_is_no_block() {
-        assert_eq!(shape(0, &[0xc3, 0x90]), None);
-        assert_eq!(shape(0, &[]), None);
+        assert_eq!(shape(AppPc::NONE, &[0xc3, 0x90]), None);
+        assert_eq!(shape(AppPc::NONE, &[]), None);
     }
 }

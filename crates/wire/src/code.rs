@@ -1,13 +1,18 @@
-//! The records of the code ring: their layout, which the engine writes, and their reader.
+//! The records of the code ring: their layout, their writer and their reader.
 //!
 //! Each record is a [`Header`] and `length` bytes of payload, padded to a multiple of eight.
 //! Integers are little-endian. Records wrap around the end of the ring byte by byte: positions are
 //! taken modulo [`crate::CODE_RING_BYTES`]. A record is visible once `code_head` has moved past it,
 //! and `code_head` moves before any thread can execute the block that the record defines.
 //!
-//! The constants [`BLOCK`] to [`ACCESS_DESCRIPTORS`] describe the payloads, as the engine writes
-//! them. The recorder copies the bytes out of the ring and reads them with [`Records`]: each
-//! [`Record`] parses to a [`Definition`], or to `None` if the target has damaged it.
+//! The constants [`BLOCK`] to [`ACCESS_DESCRIPTORS`] describe the payloads. The engine writes a
+//! record through [`Payload`]. The recorder copies the bytes out of the ring and reads them with
+//! [`Records`]: each [`Record`] parses to a [`Definition`], or to `None` if the target has damaged
+//! it. Writer and reader use the same structures, such as [`FragmentRecord`].
+
+use core::marker::PhantomData;
+
+use entity::{AppPc, BlockId, FragmentId, PathId, Tsc};
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -143,6 +148,7 @@ pub const FRAGMENT_BLOCKS_MAX: usize = 255;
 
 pub const BLOCK_FIXED: usize = 16;
 pub const MODULE_FIXED: usize = 32;
+pub const UNMAP_BYTES: usize = 24;
 
 /// Most bytes of a block.
 pub const BLOCK_BYTES_MAX: usize = 1024;
@@ -164,68 +170,326 @@ pub struct Record<'a> {
     pub payload: &'a [u8],
 }
 
-/// The content of a record.
+/// The content of a record, as a reader gets it.
 #[derive(Clone, Debug)]
 pub enum Definition<'a> {
     Block(BlockRecord<'a>),
     Module(ModuleRecord<'a>),
     Unmap(UnmapRecord),
-    Fragment(FragmentRecord<'a>),
-    AccessDescriptors(AccessDescriptorsRecord<'a>),
+    Fragment(FragmentRecord<List<'a, FragmentBlock>, List<'a, FragmentExit>>),
+    AccessDescriptors(AccessDescriptorsRecord<List<'a, u32>, List<'a, AccessDescriptor>>),
 }
 
 /// See [`BLOCK`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRecord<'a> {
-    pub address: u64,
-    pub block: u32,
+    pub address: AppPc,
+    pub block: BlockId,
     /// From 1 to [`BLOCK_BYTES_MAX`] bytes.
     pub code: &'a [u8],
 }
 
 /// See [`MODULE`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleRecord<'a> {
     pub address: u64,
     pub length: u64,
     pub file_offset: u64,
-    pub tsc: u64,
+    pub tsc: Tsc,
     pub path: &'a [u8],
 }
 
 /// See [`UNMAP`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnmapRecord {
     pub address: u64,
     pub length: u64,
-    pub tsc: u64,
+    pub tsc: Tsc,
 }
 
-/// See [`FRAGMENT`]. At most [`FRAGMENT_BLOCKS_MAX`] blocks, and as many exits.
+/// See [`FRAGMENT`]. `blocks` and `exits` iterate over at most [`FRAGMENT_BLOCKS_MAX`]
+/// [`FragmentBlock`]s and [`FragmentExit`]s.
 #[derive(Clone, Copy, Debug)]
-pub struct FragmentRecord<'a> {
-    pub first_path: u32,
-    pub flags: u32,
-    pub blocks: Words<'a>,
-    pub exits: Words<'a>,
+pub struct FragmentRecord<B, E> {
+    pub fragment: FragmentId,
+    /// See [`UNINSTRUMENTED`].
+    pub is_uninstrumented: bool,
+    pub blocks: B,
+    pub exits: E,
 }
 
-/// See [`ACCESS_DESCRIPTORS`]. At most [`FRAGMENT_BLOCKS_MAX`] lengths.
+/// See [`ACCESS_DESCRIPTORS`]. `lengths` iterates over the bytes of data behind each exit's word,
+/// `accesses` over [`AccessDescriptor`]s.
 #[derive(Clone, Copy, Debug)]
-pub struct AccessDescriptorsRecord<'a> {
-    pub first_path: u32,
-    /// Bytes of data behind each exit's word.
-    pub lengths: Words<'a>,
-    pub accesses: Descriptors<'a>,
+pub struct AccessDescriptorsRecord<L, A> {
+    pub fragment: FragmentId,
+    pub lengths: L,
+    pub accesses: A,
 }
 
-/// Iterates over `u32`s that may not be aligned.
-#[derive(Clone, Copy, Debug)]
-pub struct Words<'a>(&'a [[u8; 4]]);
+/// A block of a fragment: its number, and whether a taken conditional branch at its end leads to
+/// the next block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct FragmentBlock(u32);
 
-/// Iterates over [`AccessDescriptor`]s that may not be aligned.
+impl FragmentBlock {
+    /// Largest number of a block.
+    pub const BLOCK_MAX: u32 = TAKEN - 1;
+
+    #[must_use]
+    pub const fn new(block: BlockId, is_taken: bool) -> Self {
+        Self(block.get() & Self::BLOCK_MAX | if is_taken { TAKEN } else { 0 })
+    }
+
+    /// As it stands in a record.
+    #[must_use]
+    pub const fn from_word(word: u32) -> Self {
+        Self(word)
+    }
+
+    #[must_use]
+    pub const fn word(self) -> u32 {
+        self.0
+    }
+
+    #[must_use]
+    pub const fn block(self) -> BlockId {
+        BlockId::new(self.0 & Self::BLOCK_MAX)
+    }
+
+    #[must_use]
+    pub const fn is_taken(self) -> bool {
+        self.0 & TAKEN != 0
+    }
+}
+
+/// An exit of a fragment: how many blocks a path to it has executed, and how the last of them has
+/// ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct FragmentExit(u32);
+
+impl FragmentExit {
+    /// `terminator` is one of the `TERMINATOR_*`.
+    #[must_use]
+    pub const fn new(block_count: u16, terminator: u32) -> Self {
+        Self(block_count as u32 | terminator << 16)
+    }
+
+    /// As it stands in a record.
+    #[must_use]
+    pub const fn from_word(word: u32) -> Self {
+        Self(word)
+    }
+
+    #[must_use]
+    pub const fn word(self) -> u32 {
+        self.0
+    }
+
+    #[must_use]
+    pub const fn block_count(self) -> u16 {
+        (self.0 & 0xffff) as u16
+    }
+
+    /// One of the `TERMINATOR_*`, or nonsense from a damaged record.
+    #[must_use]
+    pub const fn terminator(self) -> u32 {
+        self.0 >> 16
+    }
+}
+
+/// Something of a fixed size in a record.
+pub trait Field: Copy {
+    const BYTES: usize;
+
+    /// Reads it from as many bytes. Every value of the bytes is valid.
+    fn read(bytes: &[u8]) -> Option<Self>;
+
+    /// Passes its bytes to `put`.
+    fn write(self, put: &mut impl FnMut(&[u8]));
+}
+
+impl Field for u32 {
+    const BYTES: usize = 4;
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(u32::from_le_bytes)
+    }
+
+    fn write(self, put: &mut impl FnMut(&[u8])) {
+        put(&self.to_le_bytes());
+    }
+}
+
+impl Field for FragmentBlock {
+    const BYTES: usize = 4;
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        u32::read(bytes).map(Self::from_word)
+    }
+
+    fn write(self, put: &mut impl FnMut(&[u8])) {
+        self.0.write(put);
+    }
+}
+
+impl Field for FragmentExit {
+    const BYTES: usize = 4;
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        u32::read(bytes).map(Self::from_word)
+    }
+
+    fn write(self, put: &mut impl FnMut(&[u8])) {
+        self.0.write(put);
+    }
+}
+
+impl Field for AccessDescriptor {
+    const BYTES: usize = ACCESS_DESCRIPTOR_BYTES;
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        Fields(bytes).access_descriptor()
+    }
+
+    fn write(self, put: &mut impl FnMut(&[u8])) {
+        for field in [self.block, self.offset, self.size] {
+            put(&field.to_le_bytes());
+        }
+        put(&[self.kind, self.flags]);
+        for field in [self.base, self.index, self.value, self.mask] {
+            put(&field.to_le_bytes());
+        }
+        put(&[self.count, self.mask_kind, self.index_bytes]);
+        put(&[0; 5]);
+        put(&self.displacement.to_le_bytes());
+        put(&self.constant.to_le_bytes());
+    }
+}
+
+/// Iterates over [`Field`]s in the bytes of a record, which may not be aligned.
 #[derive(Clone, Copy, Debug)]
-pub struct Descriptors<'a>(&'a [[u8; ACCESS_DESCRIPTOR_BYTES]]);
+pub struct List<'a, F> {
+    bytes: &'a [u8],
+    fields: PhantomData<F>,
+}
+
+impl<F: Field> Iterator for List<'_, F> {
+    type Item = F;
+
+    fn next(&mut self) -> Option<F> {
+        let (field, rest) = self.bytes.split_at_checked(F::BYTES)?;
+        self.bytes = rest;
+        F::read(field)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let length = self.bytes.len() / F::BYTES;
+        (length, Some(length))
+    }
+}
+
+impl<F: Field> ExactSizeIterator for List<'_, F> {}
+
+/// What the engine appends to the code ring.
+pub trait Payload {
+    const KIND: u32;
+
+    /// Returns the number of bytes that [`Self::write`] passes on.
+    fn length(&self) -> usize;
+
+    /// Passes the payload to `put`, piece by piece.
+    fn write(self, put: &mut impl FnMut(&[u8]));
+}
+
+impl Payload for BlockRecord<'_> {
+    const KIND: u32 = BLOCK;
+
+    fn length(&self) -> usize {
+        BLOCK_FIXED + self.code.len()
+    }
+
+    fn write(self, put: &mut impl FnMut(&[u8])) {
+        put(&self.address.get().to_le_bytes());
+        put(&self.block.get().to_le_bytes());
+        put(&[0; 4]);
+        put(self.code);
+    }
+}
+
+impl Payload for ModuleRecord<'_> {
+    const KIND: u32 = MODULE;
+
+    fn length(&self) -> usize {
+        MODULE_FIXED + self.path.len()
+    }
+
+    fn write(self, put: &mut impl FnMut(&[u8])) {
+        for field in [self.address, self.length, self.file_offset, self.tsc.get()] {
+            put(&field.to_le_bytes());
+        }
+        put(self.path);
+    }
+}
+
+impl Payload for UnmapRecord {
+    const KIND: u32 = UNMAP;
+
+    fn length(&self) -> usize {
+        UNMAP_BYTES
+    }
+
+    fn write(self, put: &mut impl FnMut(&[u8])) {
+        for field in [self.address, self.length, self.tsc.get()] {
+            put(&field.to_le_bytes());
+        }
+    }
+}
+
+impl<B, E> Payload for FragmentRecord<B, E>
+where
+    B: ExactSizeIterator<Item = FragmentBlock>,
+    E: ExactSizeIterator<Item = FragmentExit>,
+{
+    const KIND: u32 = FRAGMENT;
+
+    fn length(&self) -> usize {
+        FRAGMENT_FIXED + self.blocks.len() * FragmentBlock::BYTES + self.exits.len() * FragmentExit::BYTES
+    }
+
+    fn write(self, put: &mut impl FnMut(&[u8])) {
+        let flags = if self.is_uninstrumented { UNINSTRUMENTED } else { 0 };
+        let (block_count, exit_count) = (self.blocks.len() as u32, self.exits.len() as u32);
+        for field in [self.fragment.first_path().get(), block_count, exit_count, flags] {
+            field.write(put);
+        }
+        self.blocks.for_each(|block| block.write(put));
+        self.exits.for_each(|exit| exit.write(put));
+    }
+}
+
+impl<L, A> Payload for AccessDescriptorsRecord<L, A>
+where
+    L: ExactSizeIterator<Item = u32>,
+    A: ExactSizeIterator<Item = AccessDescriptor>,
+{
+    const KIND: u32 = ACCESS_DESCRIPTORS;
+
+    fn length(&self) -> usize {
+        FRAGMENT_FIXED + self.lengths.len() * u32::BYTES + self.accesses.len() * ACCESS_DESCRIPTOR_BYTES
+    }
+
+    fn write(self, put: &mut impl FnMut(&[u8])) {
+        let (exit_count, access_count) = (self.lengths.len() as u32, self.accesses.len() as u32);
+        for field in [self.fragment.first_path().get(), exit_count, access_count, 0] {
+            field.write(put);
+        }
+        self.lengths.for_each(|length| length.write(put));
+        self.accesses.for_each(|access| access.write(put));
+    }
+}
 
 impl<'a> Records<'a> {
     #[must_use]
@@ -269,38 +533,6 @@ impl<'a> Record<'a> {
     }
 }
 
-impl Iterator for Words<'_> {
-    type Item = u32;
-
-    fn next(&mut self) -> Option<u32> {
-        let (word, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(u32::from_le_bytes(*word))
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.0.len(), Some(self.0.len()))
-    }
-}
-
-impl ExactSizeIterator for Words<'_> {}
-
-impl Iterator for Descriptors<'_> {
-    type Item = AccessDescriptor;
-
-    fn next(&mut self) -> Option<AccessDescriptor> {
-        let (descriptor, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Fields(descriptor).access_descriptor()
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.0.len(), Some(self.0.len()))
-    }
-}
-
-impl ExactSizeIterator for Descriptors<'_> {}
-
 /// Little-endian fields at the start of untrusted bytes.
 struct Fields<'a>(&'a [u8]);
 
@@ -327,46 +559,59 @@ impl<'a> Fields<'a> {
         self.take().map(u64::from_le_bytes)
     }
 
-    /// Takes `count` arrays of `N` bytes.
-    fn arrays<const N: usize>(&mut self, count: usize) -> Option<&'a [[u8; N]]> {
-        let (arrays, rest) = self.0.split_at_checked(count.checked_mul(N)?)?;
+    /// Takes a list of `count` fields.
+    fn list<F: Field>(&mut self, count: usize) -> Option<List<'a, F>> {
+        let (bytes, rest) = self.0.split_at_checked(count.checked_mul(F::BYTES)?)?;
         self.0 = rest;
-        Some(arrays.as_chunks().0)
+        Some(List { bytes, fields: PhantomData })
+    }
+
+    fn address(&mut self) -> Option<AppPc> {
+        self.u64().map(AppPc::new)
+    }
+
+    fn tsc(&mut self) -> Option<Tsc> {
+        self.u64().map(Tsc::new)
+    }
+
+    fn fragment_id(&mut self) -> Option<FragmentId> {
+        self.u32().map(|first_path| FragmentId::new(PathId::new(first_path)))
     }
 
     fn block(mut self) -> Option<BlockRecord<'a>> {
-        let (address, block, _reserved) = (self.u64()?, self.u32()?, self.u32()?);
+        let (address, block, _reserved) = (self.address()?, BlockId::new(self.u32()?), self.u32()?);
         let is_valid = !self.0.is_empty() && self.0.len() <= BLOCK_BYTES_MAX;
         is_valid.then_some(BlockRecord { address, block, code: self.0 })
     }
 
     fn module(mut self) -> Option<ModuleRecord<'a>> {
-        let (address, length, file_offset, tsc) = (self.u64()?, self.u64()?, self.u64()?, self.u64()?);
+        let (address, length, file_offset, tsc) = (self.u64()?, self.u64()?, self.u64()?, self.tsc()?);
         Some(ModuleRecord { address, length, file_offset, tsc, path: self.0 })
     }
 
     fn unmap(mut self) -> Option<UnmapRecord> {
-        Some(UnmapRecord { address: self.u64()?, length: self.u64()?, tsc: self.u64()? })
+        Some(UnmapRecord { address: self.u64()?, length: self.u64()?, tsc: self.tsc()? })
     }
 
-    fn fragment(mut self) -> Option<FragmentRecord<'a>> {
-        let (first_path, block_count) = (self.u32()?, self.u32()? as usize);
+    fn fragment(mut self) -> Option<FragmentRecord<List<'a, FragmentBlock>, List<'a, FragmentExit>>> {
+        let (fragment, block_count) = (self.fragment_id()?, self.u32()? as usize);
         let (exit_count, flags) = (self.u32()? as usize, self.u32()?);
         if block_count.max(exit_count) > FRAGMENT_BLOCKS_MAX {
             return None;
         }
-        let (blocks, exits) = (Words(self.arrays(block_count)?), Words(self.arrays(exit_count)?));
-        Some(FragmentRecord { first_path, flags, blocks, exits })
+        let is_uninstrumented = flags & UNINSTRUMENTED != 0;
+        let (blocks, exits) = (self.list(block_count)?, self.list(exit_count)?);
+        Some(FragmentRecord { fragment, is_uninstrumented, blocks, exits })
     }
 
-    fn access_descriptors(mut self) -> Option<AccessDescriptorsRecord<'a>> {
-        let (first_path, exit_count) = (self.u32()?, self.u32()? as usize);
+    fn access_descriptors(mut self) -> Option<AccessDescriptorsRecord<List<'a, u32>, List<'a, AccessDescriptor>>> {
+        let (fragment, exit_count) = (self.fragment_id()?, self.u32()? as usize);
         let (access_count, _reserved) = (self.u32()? as usize, self.u32()?);
         if exit_count > FRAGMENT_BLOCKS_MAX {
             return None;
         }
-        let (lengths, accesses) = (Words(self.arrays(exit_count)?), Descriptors(self.arrays(access_count)?));
-        Some(AccessDescriptorsRecord { first_path, lengths, accesses })
+        let (lengths, accesses) = (self.list(exit_count)?, self.list(access_count)?);
+        Some(AccessDescriptorsRecord { fragment, lengths, accesses })
     }
 
     /// In the order of the fields of [`AccessDescriptor`] in memory.

@@ -2,6 +2,8 @@
 
 use std::vec::Vec;
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn record(kind: u32, payload: &[u8]) -> Vec<u8> {
@@ -19,10 +21,16 @@ fn parse(kind: u32, payload: &[u8]) -> Option<Definition<'_>> {
     Record { kind, payload }.parse()
 }
 
-/// The bytes of a descriptor in memory, which is what the engine copies into the ring.
-fn descriptor_bytes(descriptor: &AccessDescriptor) -> [u8; ACCESS_DESCRIPTOR_BYTES] {
-    // SAFETY: the structure is `repr(C)` and consists of integers without padding between them.
-    unsafe { core::mem::transmute_copy(descriptor) }
+/// A payload as the engine writes it.
+fn written<P: Payload>(record: P) -> Vec<u8> {
+    let (mut bytes, length) = (Vec::new(), record.length());
+    record.write(&mut |piece| bytes.extend_from_slice(piece));
+    assert_eq!(bytes.len(), length);
+    bytes
+}
+
+fn fragment(first_path: u32) -> FragmentId {
+    FragmentId::new(PathId::new(first_path))
 }
 
 #[test]
@@ -50,7 +58,9 @@ fn iteration_ends_before_an_incomplete_record() {
 fn blocks_have_code() {
     let payload = [&0x1234_u64.to_le_bytes()[..], &words(&[7, 0]), &[0x90, 0xc3]].concat();
     let Some(Definition::Block(block)) = parse(BLOCK, &payload) else { panic!("not a block") };
-    assert_eq!((block.address, block.block, block.code), (0x1234, 7, &[0x90, 0xc3][..]));
+    let expected = BlockRecord { address: AppPc::new(0x1234), block: BlockId::new(7), code: &[0x90, 0xc3] };
+    assert_eq!(block, expected);
+    assert_eq!(written(block), payload);
     assert!(parse(BLOCK, &payload[..BLOCK_FIXED]).is_none());
     assert!(parse(BLOCK, &[0; BLOCK_FIXED + BLOCK_BYTES_MAX]).is_some());
     assert!(parse(BLOCK, &[0; BLOCK_FIXED + BLOCK_BYTES_MAX + 1]).is_none());
@@ -60,21 +70,26 @@ fn blocks_have_code() {
 fn modules_come_and_go() {
     let payload = [&[1_u64, 2, 3, 4].map(u64::to_le_bytes).concat()[..], b"/lib/x.so"].concat();
     let Some(Definition::Module(module)) = parse(MODULE, &payload) else { panic!("not a module") };
-    assert_eq!((module.address, module.length, module.file_offset, module.tsc), (1, 2, 3, 4));
-    assert_eq!(module.path, b"/lib/x.so");
+    let expected = ModuleRecord { address: 1, length: 2, file_offset: 3, tsc: Tsc::new(4), path: b"/lib/x.so" };
+    assert_eq!(module, expected);
+    assert_eq!(written(module), payload);
     assert!(parse(MODULE, &payload[..MODULE_FIXED - 1]).is_none());
     let Some(Definition::Unmap(unmap)) = parse(UNMAP, &payload) else { panic!("no range") };
-    assert_eq!((unmap.address, unmap.length, unmap.tsc), (1, 2, 3));
+    assert_eq!(unmap, UnmapRecord { address: 1, length: 2, tsc: Tsc::new(3) });
+    assert_eq!(written(unmap), payload[..UNMAP_BYTES]);
     assert!(parse(UNMAP, &payload[..23]).is_none());
 }
 
 #[test]
 fn fragments_have_as_many_blocks_and_exits_as_they_say() {
     let payload = words(&[17, 2, 1, UNINSTRUMENTED, 5 | TAKEN, 6, TERMINATOR_INDIRECT << 16 | 2]);
-    let Some(Definition::Fragment(fragment)) = parse(FRAGMENT, &payload) else { panic!("not a fragment") };
-    assert_eq!((fragment.first_path, fragment.flags), (17, UNINSTRUMENTED));
-    assert_eq!(fragment.blocks.collect::<Vec<_>>(), [5 | TAKEN, 6]);
-    assert_eq!((fragment.exits.len(), fragment.exits.last()), (1, Some(TERMINATOR_INDIRECT << 16 | 2)));
+    let Some(Definition::Fragment(record)) = parse(FRAGMENT, &payload) else { panic!("not a fragment") };
+    assert_eq!((record.fragment, record.is_uninstrumented), (fragment(17), true));
+    let blocks: Vec<(u32, bool)> = record.blocks.map(|block| (block.block().get(), block.is_taken())).collect();
+    assert_eq!(blocks, [(5, true), (6, false)]);
+    let exits: Vec<(u16, u32)> = record.exits.map(|exit| (exit.block_count(), exit.terminator())).collect();
+    assert_eq!(exits, [(2, TERMINATOR_INDIRECT)]);
+    assert_eq!(written(record), payload);
     assert!(parse(FRAGMENT, &payload[..payload.len() - 1]).is_none());
     let many = FRAGMENT_BLOCKS_MAX as u32 + 1;
     assert!(parse(FRAGMENT, &words(&[1, many, 0, 0]).repeat(200)).is_none());
@@ -100,13 +115,17 @@ fn access_descriptors_are_read_as_they_lie_in_memory() {
         displacement: -77,
         constant: 0x1122_3344_5566_7788,
     };
-    let payload = [words(&[3, 2, 1, 0, 8, 12]), descriptor_bytes(&descriptor).to_vec()].concat();
+    // The layout of the structure in memory is that of the record.
+    // SAFETY: the structure is `repr(C)` and consists of integers without padding between them.
+    let in_memory: [u8; ACCESS_DESCRIPTOR_BYTES] = unsafe { core::mem::transmute(descriptor) };
+    let payload = [words(&[3, 2, 1, 0, 8, 12]), in_memory.to_vec()].concat();
     let Some(Definition::AccessDescriptors(record)) = parse(ACCESS_DESCRIPTORS, &payload) else {
         panic!("no descriptors")
     };
-    assert_eq!(record.first_path, 3);
+    assert_eq!(record.fragment, fragment(3));
     assert_eq!(record.lengths.collect::<Vec<_>>(), [8, 12]);
     assert_eq!(record.accesses.collect::<Vec<_>>(), [descriptor]);
+    assert_eq!(written(record), payload);
     assert!(parse(ACCESS_DESCRIPTORS, &payload[..payload.len() - 1]).is_none());
     assert!(parse(ACCESS_DESCRIPTORS, &words(&[3, 0, u32::MAX, 0])).is_none());
     assert!(parse(ACCESS_DESCRIPTORS, &words(&[3, FRAGMENT_BLOCKS_MAX as u32 + 1, 0, 0]).repeat(99)).is_none());
@@ -116,5 +135,32 @@ fn access_descriptors_are_read_as_they_lie_in_memory() {
 fn other_kinds_are_refused() {
     for kind in [0, 6, u32::MAX] {
         assert!(parse(kind, &[0; 64]).is_none());
+    }
+}
+
+proptest! {
+    #[test]
+    fn fragments_come_back(
+        first_path in any::<u32>(),
+        is_uninstrumented: bool,
+        blocks in prop::collection::vec((0..=FragmentBlock::BLOCK_MAX, any::<bool>()), 0..=FRAGMENT_BLOCKS_MAX),
+        exits in prop::collection::vec((any::<u16>(), 0..=u32::from(u16::MAX)), 0..=FRAGMENT_BLOCKS_MAX),
+    ) {
+        let block = |&(number, is_taken): &(u32, bool)| FragmentBlock::new(BlockId::new(number), is_taken);
+        let exit = |&(block_count, terminator): &(u16, u32)| FragmentExit::new(block_count, terminator);
+        let (blocks, exits) = (blocks.iter().map(block), exits.iter().map(exit));
+        let fragment = fragment(first_path);
+        let bytes =
+            written(FragmentRecord { fragment, is_uninstrumented, blocks: blocks.clone(), exits: exits.clone() });
+        let Some(Definition::Fragment(back)) = parse(FRAGMENT, &bytes) else { panic!("not a fragment") };
+        prop_assert_eq!((back.fragment, back.is_uninstrumented), (fragment, is_uninstrumented));
+        prop_assert!(back.blocks.eq(blocks) && back.exits.eq(exits));
+    }
+
+    #[test]
+    fn payloads_of_any_bytes_parse_or_are_refused(kind in 0u32..7, payload in prop::collection::vec(any::<u8>(), 0..300)) {
+        if let Some(Definition::Fragment(record)) = parse(kind, &payload) {
+            prop_assert!(written(record).len() <= payload.len());
+        }
     }
 }
