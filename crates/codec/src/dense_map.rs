@@ -3,6 +3,8 @@
 //! than their count.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use std::marker::PhantomData;
+
 use hashbrown::HashMap;
 
 /// A value type with one value that means "none".
@@ -20,28 +22,35 @@ impl Sentinel for u32 {
     }
 }
 
+/// A map from the numbers `K`.
 #[derive(Debug)]
-pub struct DenseMap<T> {
+pub struct DenseMap<K, T> {
     dense: Vec<T>,
     sparse: HashMap<u32, T>,
     count: usize,
+    numbers: PhantomData<K>,
 }
 
-impl<T> Default for DenseMap<T> {
+impl<K, T> Default for DenseMap<K, T> {
     fn default() -> Self {
-        Self { dense: Vec::new(), sparse: HashMap::new(), count: 0 }
+        Self { dense: Vec::new(), sparse: HashMap::new(), count: 0, numbers: PhantomData }
     }
 }
 
-impl<T: Sentinel> DenseMap<T> {
+impl<K: Into<u32>, T: Sentinel> DenseMap<K, T> {
     #[inline]
-    pub fn get(&self, number: u32) -> Option<T> {
+    pub fn get(&self, number: K) -> Option<T> {
         self.find(number).copied()
     }
 
     /// Returns a reference to the value, for callers that need a part of it.
     #[inline]
-    pub fn find(&self, number: u32) -> Option<&T> {
+    pub fn find(&self, number: K) -> Option<&T> {
+        self.find_number(number.into())
+    }
+
+    #[inline]
+    fn find_number(&self, number: u32) -> Option<&T> {
         match self.dense.get(number as usize) {
             Some(value) if !value.is_none() => Some(value),
             _ => self.find_sparse(number),
@@ -54,8 +63,9 @@ impl<T: Sentinel> DenseMap<T> {
     }
 
     /// Adds a value; returns false if there is one already.
-    pub fn insert(&mut self, number: u32, value: T) -> bool {
-        if self.get(number).is_some() {
+    pub fn insert(&mut self, number: K, value: T) -> bool {
+        let number = number.into();
+        if self.find_number(number).is_some() {
             return false;
         }
         self.count += 1;
@@ -79,7 +89,7 @@ mod tests {
 
     #[test]
     fn sparse_numbers_take_no_room() {
-        let mut numbers = DenseMap::<u32>::default();
+        let mut numbers = DenseMap::<u32, u32>::default();
         for number in [u32::MAX, 3, 1 << 29, 4] {
             assert!(numbers.insert(number, number / 2));
             assert!(!numbers.insert(number, 0));

@@ -2,6 +2,7 @@
 //! into fewer bytes.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use entity::AppPc;
 use wire::word;
 
 use crate::bytes::{ByteReader, put_signed, put_varint};
@@ -18,8 +19,8 @@ pub fn event_bytes(first: u32) -> usize {
 pub enum NextPc {
     /// Where it would go on without the event.
     Unchanged,
-    /// At this address; 0 if the thread ends, or if nothing says where.
-    At(u64),
+    /// At this address; [`AppPc::NONE`] if the thread ends, or if nothing says where.
+    At(AppPc),
 }
 
 /// Reads where the thread goes on behind the event at the start of `words`. Returns `None` if there
@@ -36,11 +37,12 @@ pub fn next_pc(words: &[u32]) -> Option<NextPc> {
         let half = |at: usize| words.get(at).map_or(0, |&half| u64::from(half));
         half(at) | half(at + 1) << 32
     };
+    let address = |at: usize| NextPc::At(AppPc::new(wide(at)));
     Some(match word::kind(first) {
-        word::START | word::RESUME => NextPc::At(wide(1)),
+        word::START | word::RESUME => address(1),
         // Behind the interrupted fragment, the number of its blocks and the address: the handler.
-        word::SIGNAL => NextPc::At(wide(5)),
-        word::END | word::DETACH | word::GAP => NextPc::At(0),
+        word::SIGNAL => address(5),
+        word::END | word::DETACH | word::GAP => NextPc::At(AppPc::NONE),
         _ => NextPc::Unchanged,
     })
 }
@@ -168,9 +170,9 @@ mod tests {
     fn events_say_where_the_thread_goes_on() {
         for words in events() {
             let expected = match word::kind(words[0]) {
-                word::START | word::RESUME => NextPc::At(1 | 2 << 32),
-                word::SIGNAL => NextPc::At(5 | 6 << 32),
-                word::END | word::DETACH | word::GAP => NextPc::At(0),
+                word::START | word::RESUME => NextPc::At(AppPc::new(1 | 2 << 32)),
+                word::SIGNAL => NextPc::At(AppPc::new(5 | 6 << 32)),
+                word::END | word::DETACH | word::GAP => NextPc::At(AppPc::NONE),
                 _ => NextPc::Unchanged,
             };
             assert_eq!(next_pc(&words), Some(expected));

@@ -24,6 +24,8 @@ mod wide;
 pub use decode::Decoder;
 pub use encode::Encoder;
 
+use entity::PathId;
+
 use crate::checksum::crc;
 
 /// How much data is behind a path.
@@ -46,7 +48,7 @@ pub trait DataLayouts {
     type Layout: DataLayout;
 
     /// Returns the layout of a path; `None` if it has no data.
-    fn layout(&self, path: u32) -> Option<Self::Layout>;
+    fn layout(&self, path: PathId) -> Option<Self::Layout>;
 }
 
 /// Lanes that are treated in one go.

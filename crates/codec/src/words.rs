@@ -2,7 +2,8 @@
 //! readers.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-use wire::word::{self, EVENT};
+use entity::PathId;
+use wire::word;
 
 use crate::event::event_bytes;
 
@@ -10,7 +11,7 @@ use crate::event::event_bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word<'w> {
     /// The path with this number was executed.
-    Path(u32),
+    Path(PathId),
     Event(EventWords<'w>),
 }
 
@@ -77,7 +78,10 @@ impl<'w> Words<'w> {
     #[must_use]
     pub fn peek(&self) -> Option<Word<'w>> {
         let &first = self.rest.first()?;
-        Some(if first & EVENT == 0 { Word::Path(first) } else { Word::Event(EventWords { first, rest: self.rest }) })
+        Some(match word::path(first) {
+            Some(path) => Word::Path(path),
+            None => Word::Event(EventWords { first, rest: self.rest }),
+        })
     }
 
     /// Passes over `count` words.
@@ -108,18 +112,19 @@ mod tests {
 
     #[test]
     fn paths_and_events_come_in_order() {
+        let path = |number| Word::Path(PathId::new(number));
         let time = word::event(word::TIME, 0);
         let words = [7, time, 1, 2, 8, 8];
         let all: Vec<Word> = Words::new(&words).collect();
         let event = Word::Event(EventWords { first: time, rest: &words[1..] });
-        assert_eq!(all, [Word::Path(7), event, Word::Path(8), Word::Path(8)]);
+        assert_eq!(all, [path(7), event, path(8), path(8)]);
     }
 
     #[test]
     fn an_unknown_or_truncated_event_takes_the_rest() {
         for words in [&[7, word::event(99, 0), 1, 2, 3, 4][..], &[7, word::event(word::START, 0), 1]] {
             let mut iterator = Words::new(words);
-            assert_eq!(iterator.next(), Some(Word::Path(7)));
+            assert_eq!(iterator.next(), Some(Word::Path(PathId::new(7))));
             assert!(matches!(iterator.next(), Some(Word::Event(event)) if event.length() == words.len() - 1));
             assert_eq!(iterator.next(), None);
         }

@@ -12,6 +12,8 @@
 //! A word can be decoded without the words before it. The target of an indirect exit is the first
 //! block of the next path. 64-bit values take two words, the low one first.
 
+use entity::PathId;
+
 /// `pc, tsc`: 5 words. The first instruction of a thread, or of the process in a new image.
 pub const START: u8 = 0;
 /// `tsc`: 3 words. A timestamp; the first event of every segment but a thread's first.
@@ -68,6 +70,14 @@ pub const PATH_MAX: u32 = EVENT - 1;
 /// Words of the longest event.
 pub const EVENT_WORDS_MAX: usize = 9;
 
+/// The path that a word names; `None` if an event begins there. A word that is not written yet
+/// yields the number 0, which no path has.
+#[must_use]
+#[inline]
+pub const fn path(word: u32) -> Option<PathId> {
+    if word & EVENT == 0 { Some(PathId::new(word)) } else { None }
+}
+
 /// The first word of an event; `low` are its 24 low bits.
 #[must_use]
 pub const fn event(kind: u8, low: u32) -> u32 {
@@ -114,7 +124,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths() {
+    fn words_are_paths_or_events_of_a_known_length() {
+        assert_eq!((path(7), path(event(TIME, 7))), (Some(PathId::new(7)), None));
         assert_eq!(length(0), None);
         assert_eq!(length(1), Some(1));
         assert_eq!(length(PATH_MAX), Some(1));

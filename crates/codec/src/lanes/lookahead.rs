@@ -1,6 +1,6 @@
 //! Looks up the histories of many rows in advance, so that the processor fetches them side by side.
 
-use wire::word::EVENT;
+use wire::word;
 
 use super::{DataLayout, DataLayouts, GROUP_BYTES, LaneTable};
 
@@ -32,10 +32,8 @@ impl<L: DataLayout> RowLookahead<L> {
     ) -> usize {
         self.count = 0;
         for (&word, layout) in words.iter().zip(&mut self.layouts) {
-            if word & EVENT != 0 {
-                break;
-            }
-            *layout = layouts.layout(word).unwrap_or(L::EMPTY);
+            let Some(path) = word::path(word) else { break };
+            *layout = layouts.layout(path).unwrap_or(L::EMPTY);
             self.count += 1;
         }
         let (mut groups, mut touched) = (0, 0);

@@ -1,6 +1,7 @@
 //! Rows come back, damage does no harm, and wide instructions do what narrow ones do.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+use entity::PathId;
 use proptest::prelude::*;
 use wire::word;
 
@@ -63,8 +64,8 @@ struct Layouts(Vec<Layout>);
 impl DataLayouts for Layouts {
     type Layout = Layout;
 
-    fn layout(&self, path: u32) -> Option<Layout> {
-        self.0.get(path.checked_sub(1)? as usize).copied()
+    fn layout(&self, path: PathId) -> Option<Layout> {
+        self.0.get(path.get().checked_sub(1)? as usize).copied()
     }
 }
 

@@ -40,12 +40,12 @@ pub fn decode<M: PathModel>(
         };
         words.push(word);
         context.push(word);
-        if word & EVENT != 0 {
+        let Some(path) = word::path(word) else {
             let next = stored.event(word, words)?;
             context.target = target_behind(next, context.target);
             continue;
-        }
-        let Some(info) = source.model.path_info(word) else { return Err(UNDEFINED) };
+        };
+        let Some(info) = source.model.path_info(path) else { return Err(UNDEFINED) };
         context.target = calls.follow(source.model.stack_effect(&info));
         if sure && context == before && source.model.stack_effect(&info) == StackEffect::Jumps(context.target) {
             let more = stored.take_right(count - words.len());
@@ -155,7 +155,7 @@ impl StreamReaders {
             let exit = u32::from(self.exits.take(|bytes| bytes.u8()).ok_or(EXHAUSTED)?);
             let exits = source.model.exits_at(source.image, target, source.sequence).ok_or(UNDEFINED)?;
             let last = u32::from(exits.count).wrapping_sub(1);
-            return Ok(exits.first_path.wrapping_add(last.wrapping_sub(exit)) & !EVENT);
+            return Ok(exits.fragment.path(last.wrapping_sub(exit)).get() & !EVENT);
         }
         let mut word = [0; 4];
         for (byte, stream) in word.iter_mut().zip(&mut self.others) {

@@ -193,10 +193,8 @@ impl<M: PathModel, C: WordCounter<M::Path>> Encoder<'_, M, C> {
         let Lookahead { count, long, short, targets } = &mut self.lookahead;
         *count = 0;
         for (((&word, long), short), target) in words.iter().zip(long).zip(short).zip(targets) {
-            if word & EVENT != 0 {
-                break;
-            }
-            let info = self.model.path_info(word).ok_or(*count)?;
+            let Some(path) = word::path(word) else { break };
+            let info = self.model.path_info(path).ok_or(*count)?;
             (*long, *short, *target) = (self.context.long(), self.context.short(), self.context.target);
             self.counter.add_path(&info);
             self.context.push(word);
@@ -234,7 +232,10 @@ impl<M: PathModel, C: WordCounter<M::Path>> Encoder<'_, M, C> {
         }
         let Some(other) = shorts.get_mut(short) else { return };
         let (model, image) = (self.model, self.image);
-        let exit = || model.path_info(word).and_then(|info| model.expected_exit(image, target, &info, word));
+        let exit = || {
+            let path = word::path(word)?;
+            model.expected_exit(image, target, &model.path_info(path)?, path)
+        };
         encode_miss(streams, *guess, *other, word, exit);
         *guess = guess.learned(word);
         *other = other.learned(word);
@@ -248,7 +249,7 @@ impl<M: PathModel, C: WordCounter<M::Path>> Encoder<'_, M, C> {
         if guess.word != word || guess.trust != SURE || words.first() != Some(&word) {
             return 0;
         }
-        let Some(info) = self.model.path_info(word) else { return 0 };
+        let Some(info) = word::path(word).and_then(|path| self.model.path_info(path)) else { return 0 };
         let mut after = self.context;
         after.push(word);
         if after != self.context || self.model.stack_effect(&info) != StackEffect::Jumps(self.context.target) {

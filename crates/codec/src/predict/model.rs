@@ -1,14 +1,16 @@
 //! What the codec asks of its user: the paths of a program ([`PathModel`]) and a counter of words
 //! ([`WordCounter`]).
 
+use entity::{AppPc, FragmentId, PathId};
+
 /// The low half of an address where execution goes on; 0 if that is not known.
 pub type LowPc = u32;
 
 /// Returns the low half of `address`.
 #[inline]
 #[must_use]
-pub fn low_pc(address: u64) -> LowPc {
-    let [a, b, c, d, ..] = address.to_le_bytes();
+pub fn low_pc(address: AppPc) -> LowPc {
+    let [a, b, c, d, ..] = address.get().to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
 }
 
@@ -18,25 +20,25 @@ pub trait PathModel {
     type Path: Copy;
 
     /// Looks a path up; `None` if it is not defined.
-    fn path_info(&self, word: u32) -> Option<Self::Path>;
+    fn path_info(&self, path: PathId) -> Option<Self::Path>;
 
-    /// Returns what the path does to the call stack.
-    fn stack_effect(&self, path: &Self::Path) -> StackEffect<'_>;
+    /// Returns what a path does to the call stack.
+    fn stack_effect(&self, info: &Self::Path) -> StackEffect<'_>;
 
-    /// Returns the number of the exit that `word` is, counted from the last one, of the fragment
-    /// that [`Self::exits_at`] finds behind all definitions; `None` if `word` belongs to another
-    /// fragment.
-    fn expected_exit(&self, image: u32, target: LowPc, path: &Self::Path, word: u32) -> Option<u8>;
+    /// Returns the number of the exit that `path` leads to, counted from the last one, of the
+    /// fragment that [`Self::exits_at`] finds behind all definitions; `None` if `path` belongs to
+    /// another fragment.
+    fn expected_exit(&self, image: u32, target: LowPc, info: &Self::Path, path: PathId) -> Option<u8>;
 
     /// Returns the exits of the newest fragment at `target` that was defined before chunk
     /// `sequence`.
     fn exits_at(&self, image: u32, target: LowPc, sequence: u32) -> Option<FragmentExits>;
 }
 
-/// The paths of a fragment: consecutive numbers.
+/// A fragment and the number of its exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentExits {
-    pub first_path: u32,
+    pub fragment: FragmentId,
     pub count: u16,
 }
 

@@ -1,8 +1,8 @@
 //! Words come back and are counted; damage does no harm.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+use entity::{FragmentId, PathId};
 use proptest::prelude::*;
-
 use wire::word::{self, EVENT};
 
 use super::*;
@@ -19,8 +19,8 @@ const EXITS: u32 = 4;
 impl PathModel for Model {
     type Path = u32;
 
-    fn path_info(&self, word: u32) -> Option<u32> {
-        (1..=PATHS).contains(&word).then_some(word)
+    fn path_info(&self, path: PathId) -> Option<u32> {
+        (1..=PATHS).contains(&path.get()).then_some(path.get())
     }
 
     fn stack_effect(&self, path: &u32) -> StackEffect<'_> {
@@ -31,15 +31,15 @@ impl PathModel for Model {
         }
     }
 
-    fn expected_exit(&self, image: u32, target: LowPc, path: &u32, _: u32) -> Option<u8> {
+    fn expected_exit(&self, image: u32, target: LowPc, path: &u32, _: PathId) -> Option<u8> {
         let exits = self.exits_at(image, target, u32::MAX)?;
-        let number = path.checked_sub(exits.first_path).filter(|&number| number < EXITS)?;
+        let number = path.checked_sub(exits.fragment.first_path().get()).filter(|&number| number < EXITS)?;
         u8::try_from(EXITS - 1 - number).ok()
     }
 
     fn exits_at(&self, _: u32, target: LowPc, _: u32) -> Option<FragmentExits> {
         let first_path = target.checked_sub(1)?.checked_mul(EXITS)? + 1;
-        Some(FragmentExits { first_path, count: 4 })
+        Some(FragmentExits { fragment: FragmentId::new(PathId::new(first_path)), count: 4 })
     }
 }
 
