@@ -138,6 +138,18 @@ impl ThreadId {
     pub const FIRST: Self = Self(0);
 }
 
+impl Tsc {
+    /// What stands for no timestamp.
+    pub const NONE: Self = Self(0);
+    pub const MAX: Self = Self(u64::MAX);
+
+    #[must_use]
+    #[inline]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+}
+
 /// The number of ticks from one moment to another.
 impl Sub for Tsc {
     type Output = u64;
@@ -167,6 +179,12 @@ impl FragmentId {
     #[inline]
     pub const fn path(self, exit: u32) -> PathId {
         PathId(self.0.0.wrapping_add(exit))
+    }
+
+    /// Iterates the paths to the exits in order, without an end.
+    #[inline]
+    pub fn paths(self) -> impl Iterator<Item = PathId> {
+        (0..).map(move |exit| self.path(exit))
     }
 
     /// Returns the index of the exit that `path` leads to, if `path` is one of this fragment.
@@ -211,6 +229,7 @@ mod tests {
         let fragment = FragmentId::new(PathId::new(7));
         assert_eq!((fragment.first_path(), fragment.path(2)), (PathId::new(7), PathId::new(9)));
         assert_eq!(fragment.exit_of(PathId::new(9)), 2);
+        assert!(fragment.paths().take(2).eq([PathId::new(7), PathId::new(8)]));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! could claim any number of them.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use entity::AppPc;
 use wire::code::{HAS_BASE, HAS_FS, HAS_INDEX, IS_SHORT, MASK_BITS, MASK_SIGNS};
 use wire::word::{
     ACCESS_WRITES, STRING_BACKWARDS, STRING_READS_DESTINATION, STRING_READS_SOURCE, STRING_WRITES_DESTINATION,
@@ -26,7 +27,7 @@ pub enum AccessKind {
 /// One memory access of one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    pc: u64,
+    pc: AppPc,
     address: u64,
     /// Bytes; the top bit is set for a write.
     size: u32,
@@ -44,7 +45,7 @@ impl Access {
     /// Returns the address of the instruction.
     #[must_use]
     #[inline]
-    pub fn pc(&self) -> u64 {
+    pub fn pc(&self) -> AppPc {
         self.pc
     }
 
@@ -99,7 +100,7 @@ struct StridedAccess {
 }
 
 impl StridedAccess {
-    fn access(&self, pc: u64, iteration: u64) -> Access {
+    fn access(&self, pc: AppPc, iteration: u64) -> Access {
         let address = self.address.wrapping_add(self.stride.wrapping_mul(iteration)) & self.cut;
         let value = match self.value {
             NO_VALUE => NO_VALUE,
@@ -135,7 +136,7 @@ pub struct Accesses<'b> {
 #[derive(Clone, Debug)]
 struct Iterations<'b> {
     run: &'b StringRun,
-    pc: u64,
+    pc: AppPc,
     done: u64,
     second: bool,
 }
@@ -197,7 +198,7 @@ impl Accesses<'_> {
 }
 
 impl<'b> Iterations<'b> {
-    fn of(run: &'b StringRun, pc: u64) -> Self {
+    fn of(run: &'b StringRun, pc: AppPc) -> Self {
         Self { run, pc, done: 0, second: false }
     }
 }
@@ -378,8 +379,8 @@ impl AccessBuffer {
     }
 
     /// Returns the address of the instruction whose accesses begin at `mark`.
-    pub(crate) fn pc_at(&self, mark: u32) -> u64 {
-        self.entries.get(mark as usize).map_or(0, |entry| entry.pc)
+    pub(crate) fn pc_at(&self, mark: u32) -> AppPc {
+        self.entries.get(mark as usize).map_or(AppPc::NONE, |entry| entry.pc)
     }
 
     fn keep(&mut self, data: &[u8], keep_values: bool) -> Option<u32> {
@@ -543,7 +544,7 @@ impl AccessBuffer {
         [read, second]
     }
 
-    fn push_run(&mut self, pc: u64, count: u64, parts: [Option<StridedAccess>; 2]) {
+    fn push_run(&mut self, pc: AppPc, count: u64, parts: [Option<StridedAccess>; 2]) {
         let mut parts = parts.into_iter().flatten();
         let Some(first) = parts.next() else { return };
         if count == 0 {
@@ -705,7 +706,7 @@ impl AccessBuffer {
 
     /// Drops the first `steps` steps and `events` events, and the accesses before `pc` of the step
     /// that is first then.
-    pub(crate) fn drop_before(&mut self, steps: usize, events: usize, pc: u64) {
+    pub(crate) fn drop_before(&mut self, steps: usize, events: usize, pc: AppPc) {
         self.steps.drain(..steps.min(self.steps.len()));
         self.events.drain(..events.min(self.events.len()));
         let place = self.entry_count();
@@ -735,7 +736,7 @@ impl AccessBuffer {
     }
 
     /// Copies the accesses of a step of `other` whose instructions are wanted.
-    pub(crate) fn copy_step(&mut self, other: &Self, step: usize, is_wanted: impl Fn(u64) -> bool) {
+    pub(crate) fn copy_step(&mut self, other: &Self, step: usize, is_wanted: impl Fn(AppPc) -> bool) {
         let start = self.entry_count();
         let entries = other.entries_in(other.steps.get(step));
         self.entries.extend(entries.iter().filter(|entry| is_wanted(entry.pc)));
@@ -777,7 +778,7 @@ pub(crate) struct Interruption {
     /// Blocks completed.
     pub blocks: u16,
     /// Address of the interrupted instruction.
-    pub pc: u64,
+    pub pc: AppPc,
     /// Whether a part of the next block was executed.
     pub part: bool,
 }

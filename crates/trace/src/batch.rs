@@ -7,6 +7,9 @@
 
 use std::ops::Range;
 
+use entity::{AppPc, ThreadId, Tsc};
+
+use crate::InstructionIndex;
 use crate::access::{Access, AccessBuffer, Accesses};
 use crate::block::Blocks;
 use crate::model::{Event, Step};
@@ -19,10 +22,10 @@ pub(crate) const BATCH_STEPS: usize = 2048;
 /// A decoded run of one thread's steps, with its events and, if they were asked for, its accesses.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    pub(crate) thread: u32,
+    pub(crate) thread: ThreadId,
     pub(crate) image: u32,
-    pub(crate) first_instruction: u64,
-    pub(crate) tsc: u64,
+    pub(crate) first_instruction: InstructionIndex,
+    pub(crate) tsc: Tsc,
     pub(crate) steps: Vec<Step>,
     /// Each event with the number of steps before it.
     pub(crate) events: Vec<(usize, Event)>,
@@ -38,7 +41,7 @@ pub enum Item {
 
 impl Batch {
     #[must_use]
-    pub fn thread(&self) -> u32 {
+    pub fn thread(&self) -> ThreadId {
         self.thread
     }
 
@@ -48,15 +51,16 @@ impl Batch {
         self.image
     }
 
-    /// Returns the number, from 0, of the batch's first instruction in its thread.
+    /// Returns the index of the batch's first instruction in its thread.
     #[must_use]
-    pub fn first_instruction(&self) -> u64 {
+    pub fn first_instruction(&self) -> InstructionIndex {
         self.first_instruction
     }
 
-    /// Returns the last timestamp at or before the start of the batch; 0 if there is none.
+    /// Returns the last timestamp at or before the start of the batch; [`Tsc::NONE`] if there
+    /// is none.
     #[must_use]
-    pub fn tsc(&self) -> u64 {
+    pub fn tsc(&self) -> Tsc {
         self.tsc
     }
 
@@ -138,11 +142,11 @@ impl Batch {
     /// instruction is selected are copied, and those at the start.
     ///
     /// ```
-    /// # use trackway_trace::{Batch, example};
+    /// # use trackway_trace::{Batch, ThreadId, example};
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
     /// let trace = trackway_trace::Trace::open(&path)?;
-    /// let mut steps = trace.steps(0)?;
+    /// let mut steps = trace.steps(ThreadId::FIRST)?;
     /// let batch = steps.next_batch()?.expect("there is something");
     /// let mut part = Batch::default();
     /// batch.select(trace.blocks(), &mut part, |_| 0..1);
@@ -185,7 +189,7 @@ impl Batch {
             return self.accesses.copy_step(&other.accesses, number, |_| true);
         }
         let address = |index: u32| blocks.instructions(&step).nth(index as usize).map(|found| found.address);
-        let (from, to) = (address(range.start).unwrap_or(0), address(range.end));
+        let (from, to) = (address(range.start).unwrap_or(AppPc::NONE), address(range.end));
         self.accesses.copy_step(&other.accesses, number, |pc| from <= pc && to.is_none_or(|to| pc < to));
         let cut = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
         let rest = step.skip(cut(range.start));
@@ -207,7 +211,7 @@ impl Batch {
     ) {
         part.clear();
         (part.thread, part.image, part.tsc) = (self.thread, self.image, self.tsc);
-        part.first_instruction = self.first_instruction.saturating_add(position.instructions);
+        part.first_instruction = self.first_instruction + position.instructions;
         part.accesses.start_copy(&self.accesses);
         loop {
             let before = *position;
@@ -232,7 +236,7 @@ impl Batch {
 
     /// Sets the target of the last step, whose terminator is indirect.
     #[inline]
-    pub(crate) fn set_last_target(&mut self, address: u64) {
+    pub(crate) fn set_last_target(&mut self, address: AppPc) {
         if let Some(last) = self.steps.last_mut() {
             *last = last.with_next(address);
         }
@@ -248,14 +252,14 @@ impl Batch {
         self.steps.is_empty() && self.events.is_empty()
     }
 
-    /// Drops all that comes before instruction `number` of the thread.
-    pub(crate) fn drop_before(&mut self, blocks: &Blocks, number: u64) {
+    /// Drops all that comes before an instruction of the thread.
+    pub(crate) fn drop_before(&mut self, blocks: &Blocks, start: InstructionIndex) {
         let mut at = self.first_instruction;
         let mut dropped = 0;
         for step in &mut self.steps {
             let end = at + u64::from(step.instructions());
-            if end > number {
-                let skipped = u16::try_from(number.saturating_sub(at)).unwrap_or(0);
+            if end > start {
+                let skipped = u16::try_from(start - at).unwrap_or(0);
                 *step = step.skip(skipped);
                 at += u64::from(skipped);
                 break;
@@ -266,7 +270,7 @@ impl Batch {
         self.steps.drain(..dropped.min(self.steps.len()));
         let first_pc = self.steps.first().and_then(|step| blocks.instructions(step).next());
         let events_dropped = self.events.iter().take_while(|(steps_before, _)| *steps_before < dropped).count();
-        self.accesses.drop_before(dropped, events_dropped, first_pc.map_or(0, |first| first.address));
+        self.accesses.drop_before(dropped, events_dropped, first_pc.map_or(AppPc::NONE, |first| first.address));
         self.events.drain(..events_dropped);
         for (steps_before, _) in &mut self.events {
             *steps_before -= dropped;

@@ -2,6 +2,8 @@
 //! `OpenChunk` uses it.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use entity::{AppPc, PathId};
+
 use crate::batch::Batch;
 use crate::data::{DataPosition, DataSource};
 use crate::event::RawEvent;
@@ -21,18 +23,18 @@ pub(crate) struct BatchBuilder<'p, 'b, 'd> {
 impl BatchBuilder<'_, '_, '_> {
     /// Appends the steps of a path.
     #[inline]
-    pub(crate) fn path(&mut self, word: u32) {
-        let Some(path) = self.program.path(word) else { return self.lost() };
+    pub(crate) fn path(&mut self, number: PathId) {
+        let Some(path) = self.program.path(number) else { return self.lost() };
         if self.indirect {
             let next = path.steps.first().unwrap_or(&path.last).block().0;
-            let address = self.program.blocks.node(next).map_or(0, |node| node.address);
+            let address = self.program.blocks.node(next).map_or(AppPc::NONE, |node| node.address);
             self.batch.set_last_target(address);
         }
         self.batch.steps.extend_from_slice(path.steps);
         self.batch.steps.push(path.last);
         self.indirect = path.last.terminator() == Terminator::Indirect;
         if let Some((source, position)) = &mut self.source {
-            position.path(*source, word, path.steps.len() + 1, &mut self.batch.accesses);
+            position.path(*source, number, path.steps.len() + 1, &mut self.batch.accesses);
         }
     }
 

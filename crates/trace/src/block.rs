@@ -2,7 +2,9 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::dense_map::DenseMap;
+use entity::{AppPc, BlockId};
 use isa::Transfer;
+use wire::code::FragmentBlock;
 
 use crate::model::{BlockIndex, Step};
 
@@ -14,11 +16,11 @@ pub(crate) const CODE_BYTES_MAX: usize = 4096;
 /// One static block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node {
-    pub address: u64,
+    pub address: AppPc,
     /// Address after the last instruction.
-    pub end: u64,
+    pub end: AppPc,
     pub transfer: Transfer,
-    pub id: u32,
+    pub id: BlockId,
     pub image: u32,
     lengths_at: u32,
     code_at: u64,
@@ -34,7 +36,7 @@ pub struct Blocks {
     /// Empty in a table that does not keep code.
     code: Vec<u8>,
     drop_code: bool,
-    by_id: DenseMap<u32>,
+    by_id: DenseMap<BlockId, u32>,
     scratch: Vec<u8>,
 }
 
@@ -46,7 +48,7 @@ pub(crate) enum Refusal {
     /// The number is in use.
     Twice,
     /// A fragment names a block that is not defined.
-    UnknownBlock(u32),
+    UnknownBlock(BlockId),
     /// Access descriptors are for a fragment that is not defined.
     UnknownPath,
     /// A fragment's lists are inconsistent.
@@ -68,22 +70,21 @@ pub struct Block<'a> {
 /// One instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction<'a> {
-    pub address: u64,
+    pub address: AppPc,
     pub bytes: &'a [u8],
 }
 
 /// The instructions of a block, or those of it that a step executed.
 #[derive(Clone, Debug)]
 pub struct Instructions<'a> {
-    address: u64,
+    address: AppPc,
     code: &'a [u8],
     lengths: std::slice::Iter<'a, u8>,
 }
 
 impl<'a> Block<'a> {
-    /// Returns the number of the block in the recording, as fragments name it.
     #[must_use]
-    pub fn id(&self) -> u32 {
+    pub fn id(&self) -> BlockId {
         self.node.id
     }
 
@@ -94,20 +95,21 @@ impl<'a> Block<'a> {
     }
 
     #[must_use]
-    pub fn address(&self) -> u64 {
+    pub fn address(&self) -> AppPc {
         self.node.address
     }
 
     /// Address after the last instruction.
     #[must_use]
-    pub fn end(&self) -> u64 {
+    pub fn end(&self) -> AppPc {
         self.node.end
     }
 
     /// Address of the last instruction.
     #[must_use]
-    pub fn last(&self) -> u64 {
-        self.node.end.wrapping_sub(u64::from(self.lengths.last().copied().unwrap_or(0)))
+    pub fn last(&self) -> AppPc {
+        let length = self.lengths.last().copied().unwrap_or(0);
+        AppPc::new(self.node.end.get().wrapping_sub(u64::from(length)))
     }
 
     #[must_use]
@@ -147,7 +149,7 @@ impl<'a> Iterator for Instructions<'a> {
         let length = usize::from(*self.lengths.next()?);
         let (bytes, rest) = self.code.split_at_checked(length)?;
         let instruction = Instruction { address: self.address, bytes };
-        self.address = self.address.wrapping_add(length as u64);
+        self.address = self.address + length as u64;
         self.code = rest;
         Some(instruction)
     }
@@ -192,7 +194,7 @@ impl Blocks {
     #[must_use]
     #[inline]
     pub fn instructions(&self, step: &Step) -> Instructions<'_> {
-        self.executed(step).unwrap_or(Instructions { address: 0, code: &[], lengths: [].iter() })
+        self.executed(step).unwrap_or(Instructions { address: AppPc::NONE, code: &[], lengths: [].iter() })
     }
 
     #[inline]
@@ -205,7 +207,7 @@ impl Blocks {
             return Some(Instructions { address: node.address, code: self.code_of(node), lengths: executed.iter() });
         }
         let skipped: usize = lengths.get(..first)?.iter().map(|&length| usize::from(length)).sum();
-        let address = node.address.wrapping_add(skipped as u64);
+        let address = node.address + skipped as u64;
         Some(Instructions { address, code: self.code_of(node).get(skipped..)?, lengths: executed.iter() })
     }
 
@@ -223,20 +225,20 @@ impl Blocks {
     #[inline]
     fn code_of(&self, node: &Node) -> &[u8] {
         let start = usize::try_from(node.code_at).unwrap_or(usize::MAX);
-        let length = usize::try_from(node.end.wrapping_sub(node.address)).unwrap_or(usize::MAX);
+        let length = usize::try_from(node.end - node.address).unwrap_or(usize::MAX);
         self.code.get(start..start.saturating_add(length)).unwrap_or(&[])
     }
 
     /// The index of the block with number `id`.
     #[inline]
-    pub(crate) fn by_id(&self, id: u32) -> Option<u32> {
+    pub(crate) fn by_id(&self, id: BlockId) -> Option<u32> {
         self.by_id.get(id)
     }
 
     /// Returns how many instructions of `node` come before the address `pc`, which is that of one
     /// of them or the node's end.
-    pub(crate) fn instructions_before(&self, node: &Node, pc: u64) -> Option<u16> {
-        let wanted = pc.wrapping_sub(node.address);
+    pub(crate) fn instructions_before(&self, node: &Node, pc: AppPc) -> Option<u16> {
+        let wanted = pc - node.address;
         let mut offset = 0;
         for (count, &length) in (0u16..).zip(self.lengths(node)) {
             if offset == wanted {
@@ -247,10 +249,10 @@ impl Blocks {
         (offset == wanted).then_some(node.instructions)
     }
 
-    pub(crate) fn add(&mut self, image: u32, id: u32, address: u64, code: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn add(&mut self, image: u32, id: BlockId, address: AppPc, code: &[u8]) -> Result<(), Refusal> {
         let index = u32::try_from(self.nodes.len()).ok().filter(|&index| index < NONE).ok_or(Refusal::Full)?;
         let lengths_at = u32::try_from(self.lengths.len()).map_err(|_| Refusal::Full)?;
-        if id & wire::code::TAKEN != 0 || code.len() > CODE_BYTES_MAX {
+        if id.get() > FragmentBlock::BLOCK_MAX || code.len() > CODE_BYTES_MAX {
             return Err(Refusal::Code);
         }
         let mut lengths = std::mem::take(&mut self.scratch);
@@ -266,7 +268,7 @@ impl Blocks {
         if !self.drop_code {
             self.code.extend_from_slice(code);
         }
-        let end = address.wrapping_add(code.len() as u64);
+        let end = address + code.len() as u64;
         self.nodes.push(Node { address, end, transfer, id, image, lengths_at, code_at, instructions });
         Ok(())
     }
@@ -274,7 +276,7 @@ impl Blocks {
 
 /// Decodes a block: fills `lengths` and returns the transfer at its end. `None` as for
 /// `isa::shape`.
-fn scan(address: u64, code: &[u8], lengths: &mut Vec<u8>) -> Option<Transfer> {
+fn scan(address: AppPc, code: &[u8], lengths: &mut Vec<u8>) -> Option<Transfer> {
     lengths.clear();
     let mut decoder = isa::decoder(address, code);
     let mut last = None;
@@ -297,31 +299,35 @@ mod tests {
     use super::*;
     use crate::model::Terminator;
 
+    fn add(blocks: &mut Blocks, id: u32, address: u64, code: &[u8]) -> Result<(), Refusal> {
+        blocks.add(0, BlockId::new(id), AppPc::new(address), code)
+    }
+
     #[test]
     fn bad_blocks_are_refused() {
         let mut blocks = Blocks::default();
-        assert_eq!(blocks.add(0, 7, 0x1000, &[0x90, 0xc3]), Ok(()));
-        assert_eq!(blocks.add(0, 7, 0x2000, &[0xc3]), Err(Refusal::Twice));
-        assert_eq!(blocks.add(0, 8, 0x2000, &[0xc3, 0xc3]), Err(Refusal::Code));
-        assert_eq!(blocks.add(0, 9, 0x2000, &[]), Err(Refusal::Code));
-        assert_eq!(blocks.add(0, 10, 0x2000, &[0x90; CODE_BYTES_MAX + 1]), Err(Refusal::Code));
-        assert_eq!(blocks.add(0, 11, 0x2000, &[0x90; CODE_BYTES_MAX]), Ok(()));
-        assert_eq!((blocks.by_id(11), blocks.by_id(8)), (Some(1), None));
+        assert_eq!(add(&mut blocks, 7, 0x1000, &[0x90, 0xc3]), Ok(()));
+        assert_eq!(add(&mut blocks, 7, 0x2000, &[0xc3]), Err(Refusal::Twice));
+        assert_eq!(add(&mut blocks, 8, 0x2000, &[0xc3, 0xc3]), Err(Refusal::Code));
+        assert_eq!(add(&mut blocks, 9, 0x2000, &[]), Err(Refusal::Code));
+        assert_eq!(add(&mut blocks, 10, 0x2000, &[0x90; CODE_BYTES_MAX + 1]), Err(Refusal::Code));
+        assert_eq!(add(&mut blocks, 11, 0x2000, &[0x90; CODE_BYTES_MAX]), Ok(()));
+        assert_eq!((blocks.by_id(BlockId::new(11)), blocks.by_id(BlockId::new(8))), (Some(1), None));
     }
 
     #[test]
     fn a_step_gives_its_instructions() {
         let mut blocks = Blocks::default();
-        blocks.add(0, 0, 0x1000, &[0x90, 0x66, 0x90, 0x0f, 0x05]).unwrap();
-        let step = Step::new(0, 3, Terminator::Syscall, 0x1005);
-        let all: Vec<_> = blocks.instructions(&step).map(|i| (i.address, i.bytes.len())).collect();
+        add(&mut blocks, 0, 0x1000, &[0x90, 0x66, 0x90, 0x0f, 0x05]).unwrap();
+        let step = Step::new(0, 3, Terminator::Syscall, AppPc::new(0x1005));
+        let all: Vec<_> = blocks.instructions(&step).map(|i| (i.address.get(), i.bytes.len())).collect();
         assert_eq!(all, [(0x1000, 1), (0x1001, 2), (0x1003, 2)]);
-        let rest: Vec<_> = blocks.instructions(&step.skip(1)).map(|i| i.address).collect();
+        let rest: Vec<_> = blocks.instructions(&step.skip(1)).map(|i| i.address.get()).collect();
         assert_eq!(rest, [0x1001, 0x1003]);
         let block = blocks.get(BlockIndex(0)).unwrap();
-        assert_eq!((block.last(), block.transfer()), (0x1003, Transfer::Syscall));
-        let before =
-            [0x1000, 0x1001, 0x1002, 0x1003, 0x1005, 0x1006].map(|pc| blocks.instructions_before(block.node, pc));
+        assert_eq!((block.last(), block.transfer()), (AppPc::new(0x1003), Transfer::Syscall));
+        let addresses = [0x1000, 0x1001, 0x1002, 0x1003, 0x1005, 0x1006].map(AppPc::new);
+        let before = addresses.map(|pc| blocks.instructions_before(block.node, pc));
         assert_eq!(before, [Some(0), Some(1), None, Some(2), Some(3), None]);
     }
 }

@@ -5,7 +5,8 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::bytes::{ByteReader, put_signed, put_varint, unzigzag, zigzag};
-use wire::code::{AccessDescriptor, TAKEN};
+use entity::{AppPc, BlockId, FragmentId, PathId};
+use wire::code::{AccessDescriptor, FragmentBlock, FragmentExit};
 
 use crate::container::CodeHeader;
 use crate::definition::{Definition, Definitions};
@@ -76,45 +77,48 @@ impl CodeContent {
         self.definitions.push(definition);
     }
 
-    fn put_block(&mut self, image: u32, id: u32, address: u64, length: u64) {
+    fn put_block(&mut self, image: u32, id: BlockId, address: AppPc, length: u64) {
+        let (id, address) = (u64::from(id.get()), address.get());
         let out = &mut self.records;
         out.push(BLOCK);
         put_signed(out, u64::from(image).wrapping_sub(self.previous.image));
-        put_signed(out, u64::from(id).wrapping_sub(self.previous.block));
+        put_signed(out, id.wrapping_sub(self.previous.block));
         put_signed(out, address.wrapping_sub(self.previous.address));
         put_varint(out, length);
-        self.previous.after_block(u64::from(image), u64::from(id), address, length);
+        self.previous.after_block(u64::from(image), id, address, length);
         self.header.blocks += 1;
         self.header.code_bytes += length;
     }
 
     fn put_fragment(&mut self, image: u32, fragment: &Fragment<'_>) {
+        let first_path = u64::from(fragment.fragment.first_path().get());
         let out = &mut self.records;
         out.push(FRAGMENT);
         put_signed(out, u64::from(image).wrapping_sub(self.previous.image));
-        put_signed(out, u64::from(fragment.first_path).wrapping_sub(self.previous.path));
+        put_signed(out, first_path.wrapping_sub(self.previous.path));
         put_varint(out, fragment.blocks.len() as u64);
         put_varint(out, fragment.exits.len() as u64);
         let mut before = self.previous.block;
         for &block in fragment.blocks {
-            let id = u64::from(block & !TAKEN);
-            put_varint(out, zigzag(id.wrapping_sub(before)) << 1 | u64::from(block & TAKEN != 0));
+            let id = u64::from(block.block().get());
+            put_varint(out, zigzag(id.wrapping_sub(before)) << 1 | u64::from(block.is_taken()));
             before = id.wrapping_add(1);
         }
         let mut before = 0;
         for &exit in fragment.exits {
-            let (count, way) = (u64::from(exit & 0xffff), u64::from(exit >> 16));
-            put_varint(out, zigzag(count.wrapping_sub(before)) << TERMINATOR_BITS | way & 7);
+            let (count, terminator) = (u64::from(exit.block_count()), u64::from(exit.terminator()));
+            put_varint(out, zigzag(count.wrapping_sub(before)) << TERMINATOR_BITS | terminator & 7);
             before = count;
         }
-        self.previous.after_fragment(u64::from(image), u64::from(fragment.first_path), fragment.exits.len() as u64);
+        self.previous.after_fragment(u64::from(image), first_path, fragment.exits.len() as u64);
         self.header.fragments += 1;
     }
 
     fn put_descriptors(&mut self, descriptors: &AccessDescriptors<'_>) {
+        let first_path = u64::from(descriptors.fragment.first_path().get());
         let out = &mut self.records;
         out.push(ACCESS_DESCRIPTORS);
-        put_signed(out, u64::from(descriptors.first_path).wrapping_sub(self.previous.path));
+        put_signed(out, first_path.wrapping_sub(self.previous.path));
         put_varint(out, descriptors.lengths.len() as u64);
         put_varint(out, descriptors.accesses.len() as u64);
         let mut before = 0;
@@ -221,7 +225,9 @@ pub(crate) fn read_code(content: &[u8], mut each: impl FnMut(Definition<'_>)) ->
         records: ByteReader::new(records.ok_or(Problem::Record { at: 0 })?),
         code,
         previous: PreviousFields::default(),
-        lists: Vec::new(),
+        blocks: Vec::new(),
+        exits: Vec::new(),
+        lengths: Vec::new(),
         accesses: Vec::new(),
     };
     while !reader.records.is_empty() {
@@ -235,9 +241,11 @@ struct CodeReader<'a> {
     records: ByteReader<'a>,
     code: ByteReader<'a>,
     previous: PreviousFields,
-    /// Blocks and exits of the fragment that was read last, or lengths of the access descriptors.
-    lists: Vec<u32>,
-    /// The access descriptors that were read last.
+    /// Of the fragment that was read last.
+    blocks: Vec<FragmentBlock>,
+    exits: Vec<FragmentExit>,
+    /// Of the access descriptors that were read last.
+    lengths: Vec<u32>,
     accesses: Vec<AccessDescriptor>,
 }
 
@@ -254,11 +262,11 @@ impl<'a> CodeReader<'a> {
     fn descriptors(&mut self) -> Option<Definition<'_>> {
         let first_path = self.previous.path.wrapping_add(self.records.signed()?);
         let (length_count, access_count) = (self.records.varint()?, self.records.varint()?);
-        self.lists.clear();
+        self.lengths.clear();
         let mut before = 0u64;
         for _ in 0..length_count {
             before = before.wrapping_add(self.records.signed()?);
-            self.lists.push(u32::try_from(before).ok()?);
+            self.lengths.push(u32::try_from(before).ok()?);
         }
         self.accesses.clear();
         let mut before = AccessDescriptor::default();
@@ -266,10 +274,9 @@ impl<'a> CodeReader<'a> {
             before = take_access(&mut self.records, &before)?;
             self.accesses.push(before);
         }
-        let first_path = u32::try_from(first_path).ok()?;
         Some(Definition::AccessDescriptors(AccessDescriptors {
-            first_path,
-            lengths: &self.lists,
+            fragment: fragment_id(first_path)?,
+            lengths: &self.lengths,
             accesses: &self.accesses,
         }))
     }
@@ -281,33 +288,38 @@ impl<'a> CodeReader<'a> {
         let length = self.records.varint()?;
         let code = self.code.take(usize::try_from(length).ok()?)?;
         self.previous.after_block(image, id, address, length);
-        Some(Definition::Block { image: u32::try_from(image).ok()?, id: u32::try_from(id).ok()?, address, code })
+        let (id, address) = (BlockId::new(u32::try_from(id).ok()?), AppPc::new(address));
+        Some(Definition::Block { image: u32::try_from(image).ok()?, id, address, code })
     }
 
     fn fragment(&mut self) -> Option<Definition<'_>> {
         let image = self.previous.image.wrapping_add(self.records.signed()?);
         let first_path = self.previous.path.wrapping_add(self.records.signed()?);
         let (block_count, exit_count) = (self.records.varint()?, self.records.varint()?);
-        self.lists.clear();
+        self.blocks.clear();
         let mut before = self.previous.block;
         for _ in 0..block_count {
             let record = self.records.varint()?;
             let id = before.wrapping_add(unzigzag(record >> 1));
-            self.lists.push(u32::try_from(id).ok()? | if record & 1 != 0 { TAKEN } else { 0 });
+            self.blocks.push(FragmentBlock::new(BlockId::new(u32::try_from(id).ok()?), record & 1 != 0));
             before = id.wrapping_add(1);
         }
+        self.exits.clear();
         let mut before = 0u64;
         for _ in 0..exit_count {
             let record = self.records.varint()?;
             before = before.wrapping_add(unzigzag(record >> TERMINATOR_BITS));
-            let way = u32::try_from(record & 7).ok()?;
-            self.lists.push(u32::try_from(before).ok().filter(|&count| count <= 0xffff)? | way << 16);
+            let terminator = u32::try_from(record & 7).ok()?;
+            self.exits.push(FragmentExit::new(u16::try_from(before).ok()?, terminator));
         }
         self.previous.after_fragment(image, first_path, exit_count);
-        let (blocks, exits) = self.lists.split_at_checked(usize::try_from(block_count).ok()?)?;
-        let fragment = Fragment { first_path: u32::try_from(first_path).ok()?, blocks, exits };
+        let fragment = Fragment { fragment: fragment_id(first_path)?, blocks: &self.blocks, exits: &self.exits };
         Some(Definition::Fragment { image: u32::try_from(image).ok()?, fragment })
     }
+}
+
+fn fragment_id(first_path: u64) -> Option<FragmentId> {
+    Some(FragmentId::new(PathId::new(u32::try_from(first_path).ok()?)))
 }
 
 #[cfg(test)]
@@ -315,21 +327,30 @@ impl<'a> CodeReader<'a> {
 mod tests {
     use super::*;
 
+    fn block(image: u32, id: u32, address: u64, code: &[u8]) -> Definition<'_> {
+        Definition::Block { image, id: BlockId::new(id), address: AppPc::new(address), code }
+    }
+
+    fn jump(block: u32, is_taken: bool) -> FragmentBlock {
+        FragmentBlock::new(BlockId::new(block), is_taken)
+    }
+
+    fn fragment_id(first_path: u32) -> FragmentId {
+        super::fragment_id(first_path.into()).unwrap()
+    }
+
     #[test]
     fn definitions_round_trip() {
-        let blocks: [(u32, u32, u64, &[u8]); 3] =
-            [(0, 3, 0x1000, &[0xc3]), (1, 1, u64::MAX, &[0x90, 0xc3]), (0, u32::MAX, 0, &[])];
+        let blocks = [block(0, 3, 0x1000, &[0xc3]), block(1, 1, u64::MAX, &[0x90, 0xc3]), block(0, u32::MAX, 0, &[])];
         let fragments = [
-            Fragment { first_path: 7, blocks: &[3, 1 | TAKEN, 3], exits: &[1, 3 | 4 << 16, 2 | 3 << 16] },
-            Fragment { first_path: 10, blocks: &[], exits: &[0xffff | 7 << 16] },
+            Fragment {
+                fragment: fragment_id(7),
+                blocks: &[jump(3, false), jump(1, true), jump(3, false)],
+                exits: &[FragmentExit::new(1, 0), FragmentExit::new(3, 4), FragmentExit::new(2, 3)],
+            },
+            Fragment { fragment: fragment_id(10), blocks: &[], exits: &[FragmentExit::new(0xffff, 7)] },
         ];
-        let mut content = CodeContent::default();
-        for (image, id, address, code) in blocks {
-            content.add(&Definition::Block { image, id, address, code });
-        }
-        for fragment in fragments {
-            content.add(&Definition::Fragment { image: 2, fragment });
-        }
+        let fragments = fragments.map(|fragment| Definition::Fragment { image: 2, fragment });
         let simple = AccessDescriptor {
             block: 1,
             offset: 7,
@@ -357,22 +378,17 @@ mod tests {
             constant: u64::MAX,
         };
         let accesses = [simple, AccessDescriptor { offset: 9, ..simple }, full, full];
-        let descriptors = AccessDescriptors { first_path: 7, lengths: &[8, 4, 12 << 10], accesses: &accesses };
-        content.add(&Definition::AccessDescriptors(descriptors));
+        let descriptors =
+            AccessDescriptors { fragment: fragment_id(7), lengths: &[8, 4, 12 << 10], accesses: &accesses };
+        let mut content = CodeContent::default();
+        let descriptors = [Definition::AccessDescriptors(descriptors)];
+        let all = blocks.iter().chain(&fragments).chain(&descriptors).copied();
+        all.clone().for_each(|definition| content.add(&definition));
         let bytes = content.encoded();
-        let mut kept = content.definitions();
-        let mut seen = 0;
-        read_code(&bytes, |definition| {
-            assert_eq!(kept.next(), Some(definition));
-            match definition {
-                Definition::Block { image, id, address, code } => assert_eq!((image, id, address, code), blocks[seen]),
-                Definition::Fragment { image, fragment } => assert_eq!((image, fragment), (2, fragments[seen - 3])),
-                Definition::AccessDescriptors(read) => assert_eq!(read, descriptors),
-            }
-            seen += 1;
-        })
-        .unwrap();
-        assert_eq!((seen, kept.next()), (6, None));
+        assert!(content.definitions().eq(all.clone()));
+        let mut expected = all;
+        read_code(&bytes, |definition| assert_eq!(expected.next(), Some(definition))).unwrap();
+        assert_eq!(expected.next(), None);
         assert_eq!(content.header(), CodeHeader { blocks: 3, fragments: 2, code_bytes: 3 });
         assert!(read_code(&bytes[..6], |_| ()).is_err());
     }
@@ -381,12 +397,14 @@ mod tests {
     #[test]
     fn encoding_of_definitions_is_fixed() {
         let mut content = CodeContent::default();
-        content.add(&Definition::Block { image: 0, id: 1, address: 0x1000, code: &[0x90, 0x74, 0x10] });
-        content.add(&Definition::Block { image: 0, id: 2, address: 0x1003, code: &[0xc3] });
-        let fragment = Fragment { first_path: 1, blocks: &[1, 2 | TAKEN], exits: &[1 | 1 << 16, 2 | 3 << 16] };
+        content.add(&block(0, 1, 0x1000, &[0x90, 0x74, 0x10]));
+        content.add(&block(0, 2, 0x1003, &[0xc3]));
+        let blocks = [jump(1, false), jump(2, true)];
+        let exits = [FragmentExit::new(1, 1), FragmentExit::new(2, 3)];
+        let fragment = Fragment { fragment: fragment_id(1), blocks: &blocks, exits: &exits };
         content.add(&Definition::Fragment { image: 0, fragment });
         let access = AccessDescriptor { block: 1, size: 8, flags: 8, base: 4, ..AccessDescriptor::default() };
-        let descriptors = AccessDescriptors { first_path: 1, lengths: &[0, 12], accesses: &[access] };
+        let descriptors = AccessDescriptors { fragment: fragment_id(1), lengths: &[0, 12], accesses: &[access] };
         content.add(&Definition::AccessDescriptors(descriptors));
         #[rustfmt::skip]
         let expected = [

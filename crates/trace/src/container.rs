@@ -4,9 +4,12 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::fmt;
+use std::ops::Range;
 
 use codec::bytes::ByteReader;
+use entity::{AppPc, ThreadId, Tsc};
 
+use crate::InstructionIndex;
 use crate::model::Counts;
 
 pub(crate) const FILE_MAGIC: [u8; 8] = *b"\x89TRK\r\n\x1a\n";
@@ -87,19 +90,26 @@ impl fmt::Display for Kind {
 /// What the header of a path chunk says about its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathHeader {
-    pub thread: u32,
+    pub thread: ThreadId,
     pub image: u32,
-    /// Number, from 0, of the chunk's first instruction in its thread.
-    pub first_instruction: u64,
+    /// The chunk's first instruction in its thread.
+    pub first_instruction: InstructionIndex,
     pub counts: Counts,
-    /// Smallest and greatest timestamp; both 0 if there is none.
-    pub first_tsc: u64,
-    pub last_tsc: u64,
-    /// Address of the thread when the chunk begins; 0 if its words do not say, `u64::MAX` if they
-    /// begin with an event that moves the thread elsewhere or ends it.
-    pub start_pc: u64,
-    /// Address that the last word leads to; 0 if the words do not say.
-    pub end_pc: u64,
+    /// Smallest and greatest timestamp; both [`Tsc::NONE`] if there is none.
+    pub first_tsc: Tsc,
+    pub last_tsc: Tsc,
+    /// Address of the thread when the chunk begins; [`AppPc::NONE`] if its words do not say,
+    /// `u64::MAX` if they begin with an event that moves the thread elsewhere or ends it.
+    pub start_pc: AppPc,
+    /// Address that the last word leads to; [`AppPc::NONE`] if the words do not say.
+    pub end_pc: AppPc,
+}
+
+impl PathHeader {
+    /// Returns the instructions of the chunk.
+    pub(crate) fn instructions(&self) -> Range<InstructionIndex> {
+        self.first_instruction..self.first_instruction + self.counts.instructions
+    }
 }
 
 /// The header of a chunk.
@@ -128,7 +138,7 @@ pub(crate) enum Extra {
 /// What the header of a data chunk says about its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataHeader {
-    pub thread: u32,
+    pub thread: ThreadId,
     /// Sequence number of the path chunk whose data this is.
     pub path: u32,
     /// Base of the thread's fs segment when the chunk begins.
@@ -230,11 +240,11 @@ impl DataHeader {
         let mut fields = ByteReader::new(extra);
         let [thread, path] = read_array(&mut fields)?;
         let [fs_base, reads, writes] = read_array64(&mut fields)?;
-        Some(Self { thread, path, fs_base, reads, writes })
+        Some(Self { thread: ThreadId::new(thread), path, fs_base, reads, writes })
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.thread.to_le_bytes());
+        out.extend_from_slice(&self.thread.get().to_le_bytes());
         out.extend_from_slice(&self.path.to_le_bytes());
         for field in [self.fs_base, self.reads, self.writes] {
             out.extend_from_slice(&field.to_le_bytes());
@@ -261,19 +271,28 @@ impl PathHeader {
             lost,
             ..Counts::default()
         };
-        Some(Self { thread, image, first_instruction, counts, first_tsc, last_tsc, start_pc, end_pc })
+        Some(Self {
+            thread: ThreadId::new(thread),
+            image,
+            first_instruction: InstructionIndex::new(first_instruction),
+            counts,
+            first_tsc: Tsc::new(first_tsc),
+            last_tsc: Tsc::new(last_tsc),
+            start_pc: AppPc::new(start_pc),
+            end_pc: AppPc::new(end_pc),
+        })
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.thread.to_le_bytes());
+        out.extend_from_slice(&self.thread.get().to_le_bytes());
         out.extend_from_slice(&self.image.to_le_bytes());
         let counts = &self.counts;
         for field in [
-            self.first_instruction,
-            self.first_tsc,
-            self.last_tsc,
-            self.start_pc,
-            self.end_pc,
+            self.first_instruction.get(),
+            self.first_tsc.get(),
+            self.last_tsc.get(),
+            self.start_pc.get(),
+            self.end_pc.get(),
             counts.instructions,
             counts.steps,
             counts.conditional_taken,
@@ -356,14 +375,14 @@ mod tests {
     fn header() -> ChunkHeader {
         let counts = Counts { instructions: 10, steps: 3, lost: 1, ..Counts::default() };
         let path = PathHeader {
-            thread: 1,
+            thread: ThreadId::new(1),
             image: 2,
-            first_instruction: 77,
+            first_instruction: InstructionIndex::new(77),
             counts,
-            first_tsc: 5,
-            last_tsc: 9,
-            start_pc: 0x4000,
-            end_pc: 0,
+            first_tsc: Tsc::new(5),
+            last_tsc: Tsc::new(9),
+            start_pc: AppPc::new(0x4000),
+            end_pc: AppPc::NONE,
         };
         ChunkHeader {
             kind: Kind::Path,
@@ -383,7 +402,7 @@ mod tests {
         header().write(&mut out);
         assert_eq!(out.len() as u64, header().header_length());
         assert_eq!(ChunkHeader::parse(&out), Some(header()));
-        let data = DataHeader { thread: 1, path: 2, fs_base: u64::MAX, reads: 4, writes: 5 };
+        let data = DataHeader { thread: ThreadId::new(1), path: 2, fs_base: u64::MAX, reads: 4, writes: 5 };
         let header = ChunkHeader { kind: Kind::Data, extra: Extra::Data(data), ..header() };
         out.clear();
         header.write(&mut out);

@@ -7,6 +7,9 @@
 
 use std::ops::Range;
 
+use entity::{AppPc, ThreadId, Tsc};
+
+use crate::InstructionIndex;
 use crate::batch::{BATCH_STEPS, Batch};
 use crate::container::PathHeader;
 use crate::data::DataPosition;
@@ -24,7 +27,7 @@ use crate::visit::AccessVisitor;
 #[derive(Debug)]
 pub(crate) struct Cursor<'t> {
     trace: &'t Trace,
-    thread: u32,
+    thread: ThreadId,
     /// Indexes of the chunks still to come, and of those behind them, which are not read but may
     /// hold the target of the last indirect transfer.
     ahead: &'t [usize],
@@ -43,7 +46,7 @@ pub(crate) struct Cursor<'t> {
 }
 
 impl<'t> Cursor<'t> {
-    pub(crate) fn new(trace: &'t Trace, thread: u32, by_time: bool) -> Result<Self, ReadError> {
+    pub(crate) fn new(trace: &'t Trace, thread: ThreadId, by_time: bool) -> Result<Self, ReadError> {
         let ahead = trace.paths_of(thread)?;
         let open = OpenChunk::default();
         let (slice, accesses, omits_data, has_omitted_data) = (None, false, false, false);
@@ -59,7 +62,7 @@ impl<'t> Cursor<'t> {
     }
 
     /// Returns a cursor over the path chunk with this index in its thread alone.
-    pub(crate) fn at_chunk(trace: &'t Trace, thread: u32, place: usize) -> Result<Self, ReadError> {
+    pub(crate) fn at_chunk(trace: &'t Trace, thread: ThreadId, place: usize) -> Result<Self, ReadError> {
         let mut cursor = Self::new(trace, thread, false)?;
         let (_, from) = cursor.ahead.split_at_checked(place).unwrap_or_default();
         (cursor.ahead, cursor.behind) = from.split_at_checked(1).unwrap_or_default();
@@ -91,7 +94,7 @@ impl<'t> Cursor<'t> {
     }
 
     /// Moves to the start of the thread's path chunk `number`. The time up to there is `tsc`.
-    pub(crate) fn go_to(&mut self, number: usize, tsc: u64) {
+    pub(crate) fn go_to(&mut self, number: usize, tsc: Tsc) {
         (_, self.ahead) = self.places().split_at_checked(number).unwrap_or_default();
         self.open = OpenChunk::starting_at(tsc);
     }
@@ -128,7 +131,7 @@ impl<'t> Cursor<'t> {
                 return Ok(None);
             }
             (self.open.at, self.open.tsc) = (extent.end, extent.tsc);
-            self.open.instruction = self.open.instruction.saturating_add(extent.instructions);
+            self.open.instruction += extent.instructions;
             if !extent.is_empty {
                 return Ok(Some(extent.instructions));
             }
@@ -138,14 +141,14 @@ impl<'t> Cursor<'t> {
 
     /// Returns the time at which the next batch begins; `None` at the end. While the next chunk is
     /// not open, the time is a lower bound.
-    pub(crate) fn tsc(&mut self) -> Option<u64> {
+    pub(crate) fn tsc(&mut self) -> Option<Tsc> {
         let next = self.ahead.first().and_then(|&place| self.trace.chunks().get(place)?.path());
         let behind = next.map(|path| path.first_tsc.max(self.open.tsc));
         let estimated = self.slice.is_some();
         // A chunk may go on where the one before it ended, before its first timestamp.
         self.open
             .next_tsc(estimated, behind)
-            .or(behind.map(|first| if self.open.tsc == 0 { first } else { self.open.tsc }))
+            .or(behind.map(|first| if self.open.tsc.is_none() { first } else { self.open.tsc }))
     }
 
     /// Opens the next chunk unless one is open, and returns whether it did. After an error the
@@ -173,7 +176,7 @@ impl<'t> Cursor<'t> {
     pub(crate) fn next_words(
         &mut self,
         buffers: &mut DecodeBuffers,
-        until: u64,
+        until: Tsc,
     ) -> Result<Option<Range<usize>>, ReadError> {
         let is_open = self.open_next(buffers)?;
         Ok(is_open.then(|| self.open.take_words(until, PATH_BATCH_WORDS)))
@@ -184,8 +187,8 @@ impl<'t> Cursor<'t> {
     pub(crate) fn visit<W: AccessVisitor>(
         &mut self,
         buffers: &mut DecodeBuffers,
-        until: u64,
-        visitor: impl FnOnce(u32) -> W,
+        until: Tsc,
+        visitor: impl FnOnce(ThreadId) -> W,
     ) -> Result<bool, ReadError> {
         if !self.open_next(buffers)? {
             return Ok(false);
@@ -218,7 +221,7 @@ impl<'t> Cursor<'t> {
         if let Err(problem) = decoded {
             self.open.words.clear();
             // What follows is not earlier than the lost chunk.
-            let end = chunk.path().map(|path| path.last_tsc).filter(|&tsc| tsc != 0);
+            let end = chunk.path().map(|path| path.last_tsc).filter(|tsc| !tsc.is_none());
             self.open.tsc = end.unwrap_or(self.open.tsc);
             return Err(chunk.error(problem));
         }
@@ -226,7 +229,7 @@ impl<'t> Cursor<'t> {
             self.open.image = path.image;
             self.open.instruction = path.first_instruction;
             // A chunk that begins without a timestamp continues at the time of the one before it.
-            if self.open.tsc == 0 {
+            if self.open.tsc.is_none() {
                 self.open.tsc = path.first_tsc;
             }
         }
@@ -260,50 +263,47 @@ impl<'t> Cursor<'t> {
     }
 
     /// Returns where the thread is next, see [`start_pc`].
-    fn peek_ahead(&self, program: &Program) -> u64 {
+    fn peek_ahead(&self, program: &Program) -> AppPc {
         let here = start_pc(program, self.open.unread_words());
-        if here != 0 {
+        if !here.is_none() {
             return here;
         }
         let later = self.ahead.iter().chain(self.behind).filter_map(|&place| self.trace.chunks().get(place)?.path());
-        later.map(|path| path.start_pc).find(|&pc| pc != 0).unwrap_or(0)
+        later.map(|path| path.start_pc).find(|pc| !pc.is_none()).unwrap_or(AppPc::NONE)
     }
 
-    /// Returns the target of an indirect transfer that was executed last; 0 if it is not known.
-    fn peek(&self, program: &Program) -> u64 {
+    /// Returns the target of an indirect transfer that was executed last; [`AppPc::NONE`] if it is not
+    /// known.
+    fn peek(&self, program: &Program) -> AppPc {
         match self.peek_ahead(program) {
-            DISCONTINUOUS => 0,
+            DISCONTINUOUS => AppPc::NONE,
             pc => pc,
         }
     }
 
-    /// Moves to a word before instruction `number`, in the chunk that holds it.
-    pub(crate) fn seek(&mut self, buffers: &mut DecodeBuffers, number: u64) -> Result<(), ReadError> {
+    /// Moves to a word before the instruction `wanted`, in the chunk that holds it.
+    pub(crate) fn seek(&mut self, buffers: &mut DecodeBuffers, wanted: InstructionIndex) -> Result<(), ReadError> {
         let chunks = self.trace.chunks();
         let path = |place: &usize| chunks.get(*place).and_then(Chunk::path);
-        let place = self.ahead.partition_point(|place| path(place).is_none_or(|path| path.first_instruction <= number));
+        let place = self.ahead.partition_point(|place| path(place).is_none_or(|path| path.first_instruction <= wanted));
         let thread = self.thread;
-        let before = place.checked_sub(1).ok_or(ReadError::Missing { thread, wanted: number })?;
+        let before = place.checked_sub(1).ok_or(ReadError::Missing { thread, wanted })?;
         // A chunk without instructions begins at the same number as the chunk behind it.
-        let holds = self
-            .ahead
-            .get(before)
-            .and_then(path)
-            .is_some_and(|path| number - path.first_instruction < path.counts.instructions);
+        let holds = self.ahead.get(before).and_then(path).is_some_and(|path| path.instructions().contains(&wanted));
         if !holds {
             let last = self.ahead.last().and_then(path);
-            let available = last.map_or(0, |path| path.first_instruction.saturating_add(path.counts.instructions));
-            return Err(if number < available {
-                ReadError::Missing { thread, wanted: number }
+            let available = last.map_or(InstructionIndex::FIRST, |path| path.instructions().end);
+            return Err(if wanted < available {
+                ReadError::Missing { thread, wanted }
             } else {
-                ReadError::PastEnd { thread, wanted: number, available }
+                ReadError::PastEnd { thread, wanted, available: available.get() }
             });
         }
         let (_, from) = self.ahead.split_at_checked(before).unwrap_or_default();
         let Some((&place, ahead)) = from.split_first() else { return Ok(()) };
         self.ahead = ahead;
         self.decode(buffers, place)?;
-        self.open.skip_to(self.trace.program(), number);
+        self.open.skip_to(self.trace.program(), wanted);
         Ok(())
     }
 }

@@ -9,6 +9,7 @@ use codec::event::event_bytes;
 use codec::lanes::Decoder;
 use codec::streams::decompress;
 use codec::words::{Word, Words};
+use entity::PathId;
 use wire::word;
 
 use crate::access::{AccessBuffer, AccessContext, Interruption};
@@ -22,10 +23,10 @@ use crate::span::{Span, VaryingAccesses};
 /// Returns the bytes of data behind a path; `None` if it is not defined. A fragment without access
 /// descriptors has no data.
 #[inline]
-pub(crate) fn path_bytes(program: &Program, word: u32) -> Option<usize> {
-    match program.descriptors.span(word) {
+pub(crate) fn path_bytes(program: &Program, path: PathId) -> Option<usize> {
+    match program.descriptors.span(path) {
         Some(span) => Some(usize::from(span.bytes)),
-        None => program.info(word).map(|_| 0),
+        None => program.info(path).map(|_| 0),
     }
 }
 
@@ -78,10 +79,10 @@ impl DataPosition {
 
     /// Decodes the accesses of a path with `steps` steps.
     #[inline]
-    pub(crate) fn path(&mut self, source: DataSource<'_>, word: u32, steps: usize, buffer: &mut AccessBuffer) {
+    pub(crate) fn path(&mut self, source: DataSource<'_>, path: PathId, steps: usize, buffer: &mut AccessBuffer) {
         let mark = self.pending.take();
         let descriptors = &source.program.descriptors;
-        match descriptors.span(word) {
+        match descriptors.span(path) {
             None => buffer.push_empty_steps(steps, mark),
             Some(span) => {
                 let data = self.take(source.data, usize::from(span.bytes));
@@ -121,7 +122,8 @@ impl DataPosition {
                 let (before, mark) = (self.pending.take(), buffer.mark());
                 let mut unfinished = None;
                 let descriptors = &source.program.descriptors;
-                match (descriptors.span(raw.interrupted.0), steps) {
+                let span = raw.interrupted.and_then(|(fragment, _)| descriptors.span(fragment.first_path()));
+                match (span, steps) {
                     (Some(span), Some((whole, part))) => {
                         let interrupted = Interruption { blocks: u16::try_from(whole).unwrap_or(0), pc, part };
                         unfinished = buffer.push_interrupted(descriptors, span, interrupted, data, self.context());

@@ -4,14 +4,15 @@
 
 use std::ops::Range;
 
-use wire::code::AccessDescriptor;
+use entity::{AppPc, BlockId, FragmentId};
+use wire::code::{AccessDescriptor, FragmentBlock, FragmentExit};
 
 use crate::model::{AccessDescriptors, Fragment};
 
 /// A definition of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Definition<'a> {
-    Block { image: u32, id: u32, address: u64, code: &'a [u8] },
+    Block { image: u32, id: BlockId, address: AppPc, code: &'a [u8] },
     Fragment { image: u32, fragment: Fragment<'a> },
     AccessDescriptors(AccessDescriptors<'a>),
 }
@@ -22,17 +23,20 @@ pub(crate) struct Definitions {
     kept: Vec<KeptDefinition>,
     /// The code of all blocks.
     code: Vec<u8>,
-    /// Blocks and exits of all fragments, and lengths of all access descriptors.
-    lists: Vec<u32>,
+    /// Of all fragments.
+    blocks: Vec<FragmentBlock>,
+    exits: Vec<FragmentExit>,
+    /// Of all access descriptors.
+    lengths: Vec<u32>,
     accesses: Vec<AccessDescriptor>,
 }
 
 /// A definition whose slices are in the vectors of [`Definitions`].
 #[derive(Debug)]
 enum KeptDefinition {
-    Block { image: u32, id: u32, address: u64, code: Range<usize> },
-    Fragment { image: u32, first_path: u32, blocks: Range<usize>, exits: Range<usize> },
-    AccessDescriptors { first_path: u32, lengths: Range<usize>, accesses: Range<usize> },
+    Block { image: u32, id: BlockId, address: AppPc, code: Range<usize> },
+    Fragment { image: u32, fragment: FragmentId, blocks: Range<usize>, exits: Range<usize> },
+    AccessDescriptors { fragment: FragmentId, lengths: Range<usize>, accesses: Range<usize> },
 }
 
 impl Definitions {
@@ -46,13 +50,13 @@ impl Definitions {
             Definition::Block { image, id, address, code } => {
                 KeptDefinition::Block { image, id, address, code: append(&mut self.code, code) }
             }
-            Definition::Fragment { image, fragment: Fragment { first_path, blocks, exits } } => {
-                let (blocks, exits) = (append(&mut self.lists, blocks), append(&mut self.lists, exits));
-                KeptDefinition::Fragment { image, first_path, blocks, exits }
+            Definition::Fragment { image, fragment: Fragment { fragment, blocks, exits } } => {
+                let (blocks, exits) = (append(&mut self.blocks, blocks), append(&mut self.exits, exits));
+                KeptDefinition::Fragment { image, fragment, blocks, exits }
             }
-            Definition::AccessDescriptors(AccessDescriptors { first_path, lengths, accesses }) => {
-                let (lengths, accesses) = (append(&mut self.lists, lengths), append(&mut self.accesses, accesses));
-                KeptDefinition::AccessDescriptors { first_path, lengths, accesses }
+            Definition::AccessDescriptors(AccessDescriptors { fragment, lengths, accesses }) => {
+                let (lengths, accesses) = (append(&mut self.lengths, lengths), append(&mut self.accesses, accesses));
+                KeptDefinition::AccessDescriptors { fragment, lengths, accesses }
             }
         });
     }
@@ -62,13 +66,13 @@ impl Definitions {
             KeptDefinition::Block { image, id, address, ref code } => {
                 Definition::Block { image, id, address, code: part(&self.code, code) }
             }
-            KeptDefinition::Fragment { image, first_path, ref blocks, ref exits } => {
-                let (blocks, exits) = (part(&self.lists, blocks), part(&self.lists, exits));
-                Definition::Fragment { image, fragment: Fragment { first_path, blocks, exits } }
+            KeptDefinition::Fragment { image, fragment, ref blocks, ref exits } => {
+                let (blocks, exits) = (part(&self.blocks, blocks), part(&self.exits, exits));
+                Definition::Fragment { image, fragment: Fragment { fragment, blocks, exits } }
             }
-            KeptDefinition::AccessDescriptors { first_path, ref lengths, ref accesses } => {
-                let (lengths, accesses) = (part(&self.lists, lengths), part(&self.accesses, accesses));
-                Definition::AccessDescriptors(AccessDescriptors { first_path, lengths, accesses })
+            KeptDefinition::AccessDescriptors { fragment, ref lengths, ref accesses } => {
+                let (lengths, accesses) = (part(&self.lengths, lengths), part(&self.accesses, accesses));
+                Definition::AccessDescriptors(AccessDescriptors { fragment, lengths, accesses })
             }
         })
     }

@@ -9,6 +9,7 @@
 
 use codec::dense_map::{DenseMap, Sentinel};
 use codec::lanes::DataLayouts;
+use entity::{AppPc, PathId};
 use wire::code::{self, AccessDescriptor, CONSTANT, HAS_BASE, HAS_FS, HAS_INDEX, IS_SHORT, NO_VALUE, WRITES};
 
 use crate::block::{Blocks, Refusal};
@@ -23,7 +24,7 @@ pub(crate) struct DescriptorTable {
     accesses: Vec<CompiledAccess>,
     /// Of every fragment, for each block, the end of its accesses in `accesses`.
     ends: Vec<u32>,
-    paths: DenseMap<PathAccesses>,
+    paths: DenseMap<PathId, PathAccesses>,
 }
 
 /// What decoding, counting and visiting a path's accesses need, in one place.
@@ -47,7 +48,7 @@ impl DataLayouts for DescriptorTable {
     type Layout = Span;
 
     #[inline]
-    fn layout(&self, path: u32) -> Option<Span> {
+    fn layout(&self, path: PathId) -> Option<Span> {
         self.span(path)
     }
 }
@@ -91,7 +92,7 @@ pub(crate) enum Form {
 /// An access of a fragment, ready for use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompiledAccess {
-    pub pc: u64,
+    pub pc: AppPc,
     pub displacement: u64,
     /// The value that is written, if it is always the same, lowest byte first.
     pub constant: [u8; CONSTANT_BYTES],
@@ -110,7 +111,7 @@ pub(crate) struct CompiledAccess {
 impl DescriptorTable {
     /// Returns the span of a path; `None` if its fragment has no descriptors and so no data.
     #[inline]
-    pub(crate) fn span(&self, path: u32) -> Option<Span> {
+    pub(crate) fn span(&self, path: PathId) -> Option<Span> {
         self.paths.find(path).map(|path| path.span)
     }
 
@@ -131,7 +132,7 @@ impl DescriptorTable {
 
     /// Returns the accesses of a path; `None` if its fragment has no descriptors.
     #[inline]
-    pub(crate) fn path(&self, path: u32) -> Option<PathAccesses> {
+    pub(crate) fn path(&self, path: PathId) -> Option<PathAccesses> {
         self.paths.get(path)
     }
 
@@ -162,7 +163,7 @@ impl DescriptorTable {
         }
         let mut rest = descriptors.accesses;
         for (place, step) in steps.iter().enumerate() {
-            let address = blocks.node(step.block().0).map_or(0, |node| node.address);
+            let address = blocks.node(step.block().0).map_or(AppPc::NONE, |node| node.address);
             let here = rest.iter().take_while(|access| usize::from(access.block) == place).count();
             let (own, others) = rest.split_at_checked(here).unwrap_or((rest, &[]));
             self.accesses.extend(own.iter().map(|access| CompiledAccess::new(access, address)));
@@ -183,7 +184,7 @@ fn check(descriptors: &AccessDescriptors<'_>, blocks: &Blocks, steps: &[Step]) -
     for access in descriptors.accesses {
         let node = steps.get(usize::from(access.block)).and_then(|step| blocks.node(step.block().0));
         let node = node.ok_or(Refusal::AccessDescriptors)?;
-        let pc = node.address.wrapping_add(u64::from(access.offset));
+        let pc = node.address + u64::from(access.offset);
         if blocks.instructions_before(node, pc).is_none_or(|before| before >= node.instructions) {
             return Err(Refusal::AccessDescriptors);
         }
@@ -192,7 +193,7 @@ fn check(descriptors: &AccessDescriptors<'_>, blocks: &Blocks, steps: &[Step]) -
 }
 
 impl CompiledAccess {
-    fn new(access: &AccessDescriptor, block: u64) -> Self {
+    fn new(access: &AccessDescriptor, block: AppPc) -> Self {
         const COMPLICATED: u8 = HAS_INDEX | HAS_FS | IS_SHORT;
         let is_long = access.value == CONSTANT && usize::from(access.size) > CONSTANT_BYTES;
         let form = match access.kind {
@@ -208,7 +209,7 @@ impl CompiledAccess {
             _ => Form::Indexed,
         };
         Self {
-            pc: block.wrapping_add(u64::from(access.offset)),
+            pc: block + u64::from(access.offset),
             displacement: access.displacement.cast_unsigned(),
             constant: access.constant.to_le_bytes(),
             base: access.base,

@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+use entity::{AppPc, BlockId, FragmentId, PathId, ThreadId};
+
+use crate::InstructionIndex;
 use crate::container::Kind;
 
 /// A recording could not be written.
@@ -16,25 +19,25 @@ pub enum WriteError {
     #[error(
         "block {id} at {address:#x}: {length} bytes are no block of whole instructions that ends at its first transfer"
     )]
-    Block { id: u32, address: u64, length: usize },
+    Block { id: BlockId, address: AppPc, length: usize },
     #[error("block {id} is defined twice")]
-    BlockTwice { id: u32 },
-    #[error("the fragment of path {first_path} makes no sense")]
-    Fragment { first_path: u32 },
-    #[error("path {first_path} is defined twice")]
-    PathTwice { first_path: u32 },
-    #[error("the fragment of path {first_path} names block {block}, which is not defined")]
-    UnknownBlock { first_path: u32, block: u32 },
-    #[error("the access descriptors of path {first_path} make no sense")]
-    AccessDescriptors { first_path: u32 },
+    BlockTwice { id: BlockId },
+    #[error("the fragment of path {fragment} makes no sense")]
+    Fragment { fragment: FragmentId },
+    #[error("path {path} is defined twice")]
+    PathTwice { path: PathId },
+    #[error("the fragment of path {fragment} names block {block}, which is not defined")]
+    UnknownBlock { fragment: FragmentId, block: BlockId },
+    #[error("the access descriptors of path {fragment} make no sense")]
+    AccessDescriptors { fragment: FragmentId },
     #[error("the data of thread {thread} is {bytes} bytes, its paths need {needed}")]
-    Data { thread: u32, bytes: u64, needed: u64 },
+    Data { thread: ThreadId, bytes: u64, needed: u64 },
     #[error("there are too many definitions")]
     Full,
     #[error("thread {thread} recorded {word:#x}, which is neither a path that is defined nor an event")]
-    UnknownWord { thread: u32, word: u32 },
+    UnknownWord { thread: ThreadId, word: u32 },
     #[error("thread {thread} has a path but was never announced")]
-    UnknownThread { thread: u32 },
+    UnknownThread { thread: ThreadId },
     #[error("the compressing thread ended unexpectedly")]
     WorkerGone,
 }
@@ -49,13 +52,13 @@ pub enum ReadError {
     #[error("{path} has format version {version}, this program reads version {supported}")]
     Version { path: PathBuf, version: u16, supported: u16 },
     #[error("there is no thread {thread} in this trace")]
-    NoThread { thread: u32 },
+    NoThread { thread: ThreadId },
     #[error("memory accesses were not recorded in this trace")]
     NoData,
     #[error("thread {thread} executed {available} instructions, there is no number {wanted}")]
-    PastEnd { thread: u32, wanted: u64, available: u64 },
+    PastEnd { thread: ThreadId, wanted: InstructionIndex, available: u64 },
     #[error("instruction {wanted} of thread {thread} is in a damaged part of the file")]
-    Missing { thread: u32, wanted: u64 },
+    Missing { thread: ThreadId, wanted: InstructionIndex },
     #[error("{kind} chunk at byte {offset}: {problem}")]
     Chunk { kind: Kind, offset: u64, problem: Problem },
 }

@@ -1,6 +1,7 @@
 //! Events, decoded from the words of a ring (`wire::word`).
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use entity::{AppPc, FragmentId, PathId, ThreadId, Tsc};
 use wire::word;
 
 use crate::model::{Event, Step};
@@ -11,25 +12,25 @@ use crate::program::Program;
 pub(crate) struct RawEvent {
     /// `None` for explicit accesses, see [`ExplicitAccess`].
     pub event: Option<Event>,
-    /// Of a signal: first path of the interrupted fragment (0: none) and how many of its blocks
-    /// were completed.
-    pub interrupted: (u32, u32),
+    /// Of a signal: the fragment that it interrupted, if any, and how many of its blocks were
+    /// completed.
+    pub interrupted: Option<(FragmentId, u32)>,
 }
 
 impl RawEvent {
-    pub(crate) fn tsc(&self) -> Option<u64> {
+    pub(crate) fn tsc(&self) -> Option<Tsc> {
         self.event?.tsc()
     }
 
     /// Returns the time at which the event and all behind it begin; `None` if the event interrupted
     /// something, whose time is not known.
-    pub(crate) fn begins(&self) -> Option<u64> {
-        self.tsc().filter(|_| self.interrupted.0 == 0)
+    pub(crate) fn begins(&self) -> Option<Tsc> {
+        self.tsc().filter(|_| self.interrupted.is_none())
     }
 
     /// Returns the time at which what follows an interruption begins.
-    pub(crate) fn ends(&self) -> Option<u64> {
-        self.tsc().filter(|_| self.interrupted.0 != 0)
+    pub(crate) fn ends(&self) -> Option<Tsc> {
+        self.tsc().filter(|_| self.interrupted.is_some())
     }
 }
 
@@ -39,19 +40,19 @@ pub(crate) enum Location {
     /// The event carries no execution: the thread continues as if it had not come.
     Unchanged,
     /// The thread was at this address.
-    At(u64),
+    At(AppPc),
     /// The thread does not continue where it was.
     Elsewhere,
 }
 
 impl Location {
-    /// Returns the address if the event decides it, 0 if the event leaves it unknown; `None` for an
-    /// event that carries no execution.
-    pub(crate) fn known_pc(self) -> Option<u64> {
+    /// Returns the address if the event decides it, [`AppPc::NONE`] if the event leaves it unknown;
+    /// `None` for an event that carries no execution.
+    pub(crate) fn known_pc(self) -> Option<AppPc> {
         match self {
             Self::Unchanged => None,
             Self::At(pc) => Some(pc),
-            Self::Elsewhere => Some(0),
+            Self::Elsewhere => Some(AppPc::NONE),
         }
     }
 }
@@ -64,7 +65,10 @@ impl RawEvent {
             None | Some(Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. } | Event::FsBase { .. }) => {
                 Location::Unchanged
             }
-            Some(Event::Signal { pc, .. }) => Location::At(program.head(self.interrupted.0).unwrap_or(pc)),
+            Some(Event::Signal { pc, .. }) => {
+                let head = self.interrupted.and_then(|(fragment, _)| program.head(fragment.first_path()));
+                Location::At(head.unwrap_or(pc))
+            }
             Some(Event::Gap { pc }) => Location::At(pc),
             Some(_) => Location::Elsewhere,
         }
@@ -73,10 +77,8 @@ impl RawEvent {
     /// Returns the steps that the event interrupted: whole ones, and a part of one more. `None` if
     /// its fields are impossible.
     pub(crate) fn interrupted_steps<'p>(&self, program: &'p Program) -> Option<(&'p [Step], Option<Step>)> {
-        match self.event {
-            Some(Event::Signal { pc, .. }) if self.interrupted.0 != 0 => {
-                program.interrupted(self.interrupted.0, self.interrupted.1, pc)
-            }
+        match (self.event, self.interrupted) {
+            (Some(Event::Signal { pc, .. }), Some((fragment, blocks))) => program.interrupted(fragment, blocks, pc),
             _ => Some((&[], None)),
         }
     }
@@ -86,9 +88,9 @@ impl RawEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExplicitAccess {
     /// Iterations of a string instruction, see `wire::word::STRING`.
-    String { pc: u64, source: u64, destination: u64, count: u32, shape: u32 },
+    String { pc: AppPc, source: u64, destination: u64, count: u32, shape: u32 },
     /// A single access, see `wire::word::ACCESS`.
-    Access { pc: u64, address: u64, size: u32 },
+    Access { pc: AppPc, address: u64, size: u32 },
 }
 
 impl ExplicitAccess {
@@ -124,28 +126,58 @@ pub(crate) fn is_explicit_access(first: u32) -> bool {
 pub(crate) fn read_explicit_access(words: &[u32]) -> Option<ExplicitAccess> {
     let (&first, rest) = words.split_first()?;
     let rest = rest.get(..word::length(first)?.checked_sub(1)?)?;
-    let mut rest = rest.iter().copied();
-    let mut next = || rest.next().unwrap_or(0);
-    let mut wide = || u64::from(next()) | u64::from(next()) << 32;
+    let mut fields = EventFields(rest);
     match word::kind(first) {
         word::STRING if first & word::EVENT != 0 => {
-            let (pc, source, destination) = (wide(), wide(), wide());
-            Some(ExplicitAccess::String { pc, source, destination, count: next(), shape: next() })
+            let (pc, source, destination) = (fields.pc(), fields.wide(), fields.wide());
+            Some(ExplicitAccess::String { pc, source, destination, count: fields.word(), shape: fields.word() })
         }
         word::ACCESS if first & word::EVENT != 0 => {
-            let (pc, address) = (wide(), wide());
-            Some(ExplicitAccess::Access { pc, address, size: next() })
+            Some(ExplicitAccess::Access { pc: fields.pc(), address: fields.wide(), size: fields.word() })
         }
         _ => None,
     }
 }
 
+/// The words behind the first word of an event, field by field.
+struct EventFields<'w>(&'w [u32]);
+
+impl EventFields<'_> {
+    #[inline]
+    fn word(&mut self) -> u32 {
+        let (&word, rest) = self.0.split_first().unwrap_or((&0, &[]));
+        self.0 = rest;
+        word
+    }
+
+    #[inline]
+    fn wide(&mut self) -> u64 {
+        u64::from(self.word()) | u64::from(self.word()) << 32
+    }
+
+    #[inline]
+    fn pc(&mut self) -> AppPc {
+        AppPc::new(self.wide())
+    }
+
+    #[inline]
+    fn tsc(&mut self) -> Tsc {
+        Tsc::new(self.wide())
+    }
+
+    /// Reads the first path of a fragment, which is 0 if there is none, and a number of blocks.
+    fn interrupted(&mut self) -> Option<(FragmentId, u32)> {
+        let (first_path, blocks) = (self.word(), self.word());
+        (first_path != 0).then(|| (FragmentId::new(PathId::new(first_path)), blocks))
+    }
+}
+
 /// Reads the timestamp at the start of `words`, and returns it with the words behind it.
 #[inline]
-pub(crate) fn time(words: &[u32]) -> Option<(u64, &[u32])> {
+pub(crate) fn time(words: &[u32]) -> Option<(Tsc, &[u32])> {
     let (&[first, low, high], behind) = words.split_first_chunk()?;
     let is_time = first & word::EVENT != 0 && word::kind(first) == word::TIME;
-    is_time.then_some((u64::from(low) | u64::from(high) << 32, behind))
+    is_time.then_some((Tsc::new(u64::from(low) | u64::from(high) << 32), behind))
 }
 
 /// Reads the event at the start of `words`; `None` if there is no whole one.
@@ -154,25 +186,22 @@ pub(crate) fn read(words: &[u32]) -> Option<RawEvent> {
     if first & word::EVENT == 0 || rest.len() + 1 < word::length(first)? {
         return None;
     }
-    let mut rest = rest.iter().copied();
-    let mut next = || rest.next().unwrap_or(0);
-    let mut wide = || u64::from(next()) | u64::from(next()) << 32;
-    let mut interrupted = (0, 0);
+    let mut fields = EventFields(rest);
+    let mut interrupted = None;
     let event = match word::kind(first) {
-        word::START => Event::Start { pc: wide(), tsc: wide() },
-        word::TIME => Event::Time { tsc: wide() },
-        word::SYSCALL => Event::Syscall { number: next(), tsc: u64::from(next()) | u64::from(next()) << 32 },
+        word::START => Event::Start { pc: fields.pc(), tsc: fields.tsc() },
+        word::TIME => Event::Time { tsc: fields.tsc() },
+        word::SYSCALL => Event::Syscall { number: fields.word(), tsc: fields.tsc() },
         word::SIGNAL => {
-            interrupted = (next(), next());
-            let mut wide = || u64::from(next()) | u64::from(next()) << 32;
-            Event::Signal { signal: first.to_le_bytes()[0], pc: wide(), handler: wide(), tsc: wide() }
+            interrupted = fields.interrupted();
+            Event::Signal { signal: first.to_le_bytes()[0], pc: fields.pc(), handler: fields.pc(), tsc: fields.tsc() }
         }
-        word::RESUME => Event::Resume { pc: wide(), tsc: wide() },
-        word::END => Event::End { tsc: wide() },
-        word::CHILD => Event::Child { thread: next(), os_tid: next() },
-        word::DETACH => Event::Detach { tsc: wide() },
-        word::FS_BASE => Event::FsBase { base: wide() },
-        word::GAP => Event::Gap { pc: wide() },
+        word::RESUME => Event::Resume { pc: fields.pc(), tsc: fields.tsc() },
+        word::END => Event::End { tsc: fields.tsc() },
+        word::CHILD => Event::Child { thread: ThreadId::new(fields.word()), os_tid: fields.word() },
+        word::DETACH => Event::Detach { tsc: fields.tsc() },
+        word::FS_BASE => Event::FsBase { base: fields.wide() },
+        word::GAP => Event::Gap { pc: fields.pc() },
         word::STRING | word::ACCESS => return Some(RawEvent { event: None, interrupted }),
         _ => return None,
     };
@@ -188,20 +217,30 @@ mod tests {
         [&[word::event(kind, low)], rest].concat()
     }
 
+    fn pc(low: u64, high: u64) -> AppPc {
+        AppPc::new(low | high << 32)
+    }
+
+    fn tsc(low: u64, high: u64) -> Tsc {
+        Tsc::new(low | high << 32)
+    }
+
     #[test]
     fn events_are_read() {
-        let signal = Event::Signal { signal: 11, pc: 3 | 4 << 32, handler: 5 | 6 << 32, tsc: 7 | 8 << 32 };
+        let signal = Event::Signal { signal: 11, pc: pc(3, 4), handler: pc(5, 6), tsc: tsc(7, 8) };
+        let child = Event::Child { thread: ThreadId::new(1), os_tid: 2 };
+        let interrupted = Some((FragmentId::new(PathId::new(1)), 2));
         let cases = [
-            (words(word::START, 0, &[1, 2, 3, 4]), Event::Start { pc: 1 | 2 << 32, tsc: 3 | 4 << 32 }, (0, 0)),
-            (words(word::TIME, 0, &[1, 2]), Event::Time { tsc: 1 | 2 << 32 }, (0, 0)),
-            (words(word::SYSCALL, 0, &[1, 2, 3]), Event::Syscall { number: 1, tsc: 2 | 3 << 32 }, (0, 0)),
-            (words(word::SIGNAL, 11, &[1, 2, 3, 4, 5, 6, 7, 8]), signal, (1, 2)),
-            (words(word::RESUME, 0, &[1, 2, 3, 4]), Event::Resume { pc: 1 | 2 << 32, tsc: 3 | 4 << 32 }, (0, 0)),
-            (words(word::END, 0, &[9, 0]), Event::End { tsc: 9 }, (0, 0)),
-            (words(word::CHILD, 0, &[1, 2]), Event::Child { thread: 1, os_tid: 2 }, (0, 0)),
-            (words(word::DETACH, 0, &[1, 0]), Event::Detach { tsc: 1 }, (0, 0)),
-            (words(word::FS_BASE, 0, &[1, 2]), Event::FsBase { base: 1 | 2 << 32 }, (0, 0)),
-            (words(word::GAP, 0, &[1, 2]), Event::Gap { pc: 1 | 2 << 32 }, (0, 0)),
+            (words(word::START, 0, &[1, 2, 3, 4]), Event::Start { pc: pc(1, 2), tsc: tsc(3, 4) }, None),
+            (words(word::TIME, 0, &[1, 2]), Event::Time { tsc: tsc(1, 2) }, None),
+            (words(word::SYSCALL, 0, &[1, 2, 3]), Event::Syscall { number: 1, tsc: tsc(2, 3) }, None),
+            (words(word::SIGNAL, 11, &[1, 2, 3, 4, 5, 6, 7, 8]), signal, interrupted),
+            (words(word::RESUME, 0, &[1, 2, 3, 4]), Event::Resume { pc: pc(1, 2), tsc: tsc(3, 4) }, None),
+            (words(word::END, 0, &[9, 0]), Event::End { tsc: tsc(9, 0) }, None),
+            (words(word::CHILD, 0, &[1, 2]), child, None),
+            (words(word::DETACH, 0, &[1, 0]), Event::Detach { tsc: tsc(1, 0) }, None),
+            (words(word::FS_BASE, 0, &[1, 2]), Event::FsBase { base: 1 | 2 << 32 }, None),
+            (words(word::GAP, 0, &[1, 2]), Event::Gap { pc: pc(1, 2) }, None),
         ];
         for (words, event, interrupted) in cases {
             assert_eq!(read(&words), Some(RawEvent { event: Some(event), interrupted }));
@@ -214,8 +253,8 @@ mod tests {
 
     #[test]
     fn explicit_accesses_are_read() {
-        let string = ExplicitAccess::String { pc: 1 | 2 << 32, source: 3, destination: 4, count: 5, shape: 6 };
-        let access = ExplicitAccess::Access { pc: 1, address: 2 | 3 << 32, size: u32::MAX };
+        let string = ExplicitAccess::String { pc: pc(1, 2), source: 3, destination: 4, count: 5, shape: 6 };
+        let access = ExplicitAccess::Access { pc: pc(1, 0), address: 2 | 3 << 32, size: u32::MAX };
         let cases = [
             (words(word::STRING, 7 << 8, &[1, 2, 3, 0, 4, 0, 5, 6]), string),
             (words(word::ACCESS, 7 << 8, &[1, 0, 2, 3, u32::MAX]), access),
@@ -224,7 +263,7 @@ mod tests {
             assert!(is_explicit_access(words[0]));
             assert_eq!(read_explicit_access(&words), Some(expected));
             assert_eq!(read_explicit_access(&words[..words.len() - 1]), None);
-            assert_eq!(read(&words), Some(RawEvent { event: None, interrupted: (0, 0) }));
+            assert_eq!(read(&words), Some(RawEvent { event: None, interrupted: None }));
         }
     }
 }

@@ -6,22 +6,24 @@
 
 use std::ops::Range;
 
-use crate::{Batch, Blocks, Merged, ReadError, Step, Steps, Trace};
+use entity::ThreadId;
+
+use crate::{Batch, Blocks, InstructionIndex, Merged, ReadError, Step, Steps, Trace};
 
 /// The part of a trace that an analysis reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Excerpt {
     /// One thread; all threads, merged by time, if there is none.
-    pub thread: Option<u32>,
-    /// The number of instructions before the part: of the thread, or of all threads.
-    pub skip: u64,
+    pub thread: Option<ThreadId>,
+    /// The first instruction: of the thread, or of the merged order.
+    pub start: InstructionIndex,
     /// The number of instructions in the part; all that follow if there is none.
     pub length: Option<u64>,
 }
 
 impl Excerpt {
     /// Returns the selected threads in the order of the trace.
-    pub fn threads(&self, trace: &Trace) -> Vec<u32> {
+    pub fn threads(&self, trace: &Trace) -> Vec<ThreadId> {
         let all = trace.threads().iter().map(|summary| summary.info.thread);
         all.filter(|&thread| self.thread.is_none_or(|own| own == thread)).collect()
     }
@@ -34,7 +36,7 @@ impl Excerpt {
 
     /// Returns the number of instructions in the part.
     pub fn instructions(&self, trace: &Trace) -> u64 {
-        self.available(trace).saturating_sub(self.skip).min(self.length.unwrap_or(u64::MAX))
+        self.available(trace).saturating_sub(self.start.get()).min(self.length.unwrap_or(u64::MAX))
     }
 
     /// Passes the part to `visit` batch by batch. Leaves out damaged chunks and returns their
@@ -65,7 +67,7 @@ impl Excerpt {
     }
 }
 
-fn instructions_of(trace: &Trace, thread: u32) -> u64 {
+fn instructions_of(trace: &Trace, thread: ThreadId) -> u64 {
     let found = trace.threads().iter().find(|summary| summary.info.thread == thread);
     found.map_or(0, |summary| summary.counts.instructions)
 }
@@ -84,12 +86,12 @@ impl<'t> Reader<'t> {
         let reader = match (excerpt.thread, with_accesses) {
             (None, with_accesses) => {
                 let mut merged = if with_accesses { trace.merged_with_accesses()? } else { trace.merged() };
-                let skip = merged.seek(excerpt.skip);
+                let skip = merged.seek(excerpt.start);
                 return Ok((Self::All(Box::new(merged)), skip));
             }
-            (Some(thread), _) if excerpt.skip >= instructions_of(trace, thread) => Self::Empty,
-            (Some(thread), false) => Self::One(Box::new(trace.seek(thread, excerpt.skip)?)),
-            (Some(thread), true) => Self::One(Box::new(trace.seek_with_accesses(thread, excerpt.skip)?)),
+            (Some(thread), _) if excerpt.start.get() >= instructions_of(trace, thread) => Self::Empty,
+            (Some(thread), false) => Self::One(Box::new(trace.seek(thread, excerpt.start)?)),
+            (Some(thread), true) => Self::One(Box::new(trace.seek_with_accesses(thread, excerpt.start)?)),
         };
         Ok((reader, 0))
     }

@@ -42,26 +42,33 @@
 //! # Example
 //!
 //! ```
-//! use trackway_trace::{Exit, Fragment, Item, Recording, ThreadInfo, Trace, Writer};
-//! use wire::{code, word};
+//! use trackway_trace::{
+//!     AppPc, BlockId, Exit, Fragment, FragmentId, InstructionIndex, Item, PathId, Recording, ThreadId, ThreadInfo,
+//!     Trace, Writer,
+//! };
+//! use wire::code::{FragmentBlock, FragmentExit, TERMINATOR_NOT_TAKEN, TERMINATOR_TAKEN};
+//! use wire::word;
 //!
 //! # let directory = tempfile::tempdir()?;
 //! # let path = directory.path().join("loop.trk");
 //! let mut writer = Writer::create(&path, &Recording::default())?;
 //! // dec ecx; jnz to itself
-//! writer.block(0, 1, 0x1000, &[0xff, 0xc9, 0x75, 0xfc])?;
-//! let exits = [1 | code::TERMINATOR_TAKEN << 16, 1 | code::TERMINATOR_NOT_TAKEN << 16];
-//! writer.fragment(0, &Fragment { first_path: 1, blocks: &[1], exits: &exits })?;
-//! writer.thread(&ThreadInfo { thread: 0, os_tid: 4711, parent: None, image: 0 })?;
+//! let (block, fragment) = (BlockId::new(1), FragmentId::new(PathId::new(1)));
+//! writer.block(0, block, AppPc::new(0x1000), &[0xff, 0xc9, 0x75, 0xfc])?;
+//! let blocks = [FragmentBlock::new(block, false)];
+//! let exits = [FragmentExit::new(1, TERMINATOR_TAKEN), FragmentExit::new(1, TERMINATOR_NOT_TAKEN)];
+//! writer.fragment(0, &Fragment { fragment, blocks: &blocks, exits: &exits })?;
+//! let thread = ThreadId::FIRST;
+//! writer.thread(&ThreadInfo { thread, os_tid: 4711, parent: None, image: 0 })?;
 //! // It starts, takes the branch twice, falls through.
-//! writer.path(0, 0, &[word::event(word::START, 0), 0x1000, 0, 77, 0, 1, 1, 2])?;
+//! writer.path(0, thread, &[word::event(word::START, 0), 0x1000, 0, 77, 0, 1, 1, 2])?;
 //! let summary = writer.finish(Exit::Code(0))?;
 //! assert_eq!((summary.totals.conditional_taken, summary.totals.conditional_not_taken), (2, 1));
 //!
 //! let trace = Trace::open(&path)?;
-//! let items: Vec<Item> = trace.steps(0)?.collect::<Result<_, _>>()?;
-//! let Item::Step(step) = items[3] else { panic!("an event and three steps") };
-//! assert_eq!((step.instructions(), step.next()), (2, 0x1004));
+//! let items: Vec<Item> = trace.seek(thread, InstructionIndex::new(2))?.collect::<Result<_, _>>()?;
+//! let Item::Step(step) = items[1] else { panic!("two steps") };
+//! assert_eq!((step.instructions(), step.next()), (2, AppPc::new(0x1004)));
 //! assert_eq!(trace.blocks().instructions(&step).next().unwrap().bytes, [0xff, 0xc9]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -81,6 +88,7 @@ mod event;
 #[doc(hidden)]
 pub mod example;
 mod excerpt;
+mod instruction_index;
 mod live;
 #[doc(hidden)]
 pub mod measure;
@@ -103,12 +111,15 @@ mod verify;
 mod visit;
 mod writer;
 
+pub use entity::{AppPc, BlockId, FragmentId, PathId, ThreadId, Tsc};
+
 pub use access::{Access, AccessKind, Accesses};
 pub use batch::{Batch, Item};
 pub use block::{Block, Blocks, Instruction, Instructions};
 pub use container::{Kind, PathHeader};
 pub use error::{Problem, ReadError, WriteError};
 pub use excerpt::{Excerpt, InstructionWindow};
+pub use instruction_index::InstructionIndex;
 pub use live::Live;
 pub use merge::Merged;
 pub use model::{

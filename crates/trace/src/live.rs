@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use entity::{AppPc, BlockId, ThreadId, Tsc};
 use hashbrown::HashMap;
 
 use crate::access::AccessBuffer;
@@ -26,20 +27,24 @@ use crate::visit::AccessVisitor;
 /// hardly any earlier ones will come.
 ///
 /// ```
-/// use trackway_trace::{DataMode, Fragment, Live};
-/// use wire::{code, word};
+/// use trackway_trace::{AppPc, BlockId, DataMode, Fragment, FragmentId, Live, PathId, ThreadId};
+/// use wire::code::{FragmentBlock, FragmentExit, TERMINATOR_NOT_TAKEN, TERMINATOR_TAKEN};
+/// use wire::word;
 ///
 /// let mut live = Live::new(DataMode::None);
 /// // dec ecx; jnz to itself
-/// live.block(0, 1, 0x1000, &[0xff, 0xc9, 0x75, 0xfc])?;
-/// let exits = [1 | code::TERMINATOR_TAKEN << 16, 1 | code::TERMINATOR_NOT_TAKEN << 16];
-/// live.fragment(0, &Fragment { first_path: 1, blocks: &[1], exits: &exits })?;
+/// let (block, fragment) = (BlockId::new(1), FragmentId::new(PathId::new(1)));
+/// live.block(0, block, AppPc::new(0x1000), &[0xff, 0xc9, 0x75, 0xfc])?;
+/// let blocks = [FragmentBlock::new(block, false)];
+/// let exits = [FragmentExit::new(1, TERMINATOR_TAKEN), FragmentExit::new(1, TERMINATOR_NOT_TAKEN)];
+/// live.fragment(0, &Fragment { fragment, blocks: &blocks, exits: &exits })?;
 /// let mut instructions = 0;
 /// let mut take = |_: &trackway_trace::Blocks, batch: &trackway_trace::Batch| {
 ///     instructions += batch.instructions();
 ///     Ok::<(), trackway_trace::WriteError>(())
 /// };
-/// live.path(0, 0, &[word::event(word::START, 0), 0x1000, 0, 77, 0, 1, 1, 2], &[], &mut take)?;
+/// let words = [word::event(word::START, 0), 0x1000, 0, 77, 0, 1, 1, 2];
+/// live.path(0, ThreadId::FIRST, &words, &[], &mut take)?;
 /// live.finish(&mut take)?;
 /// assert_eq!(instructions, 6);
 /// # Ok::<(), trackway_trace::WriteError>(())
@@ -50,9 +55,9 @@ pub struct Live {
     mode: DataMode,
     /// Steps of a slice, see [`crate::Merged::interleaved`].
     slice: Option<usize>,
-    threads: HashMap<u32, LiveThread>,
+    threads: HashMap<ThreadId, LiveThread>,
     /// Time and number of each thread with unread words.
-    order: BinaryHeap<Reverse<(u64, u32)>>,
+    order: BinaryHeap<Reverse<(Tsc, ThreadId)>>,
     /// Bytes that wait, and the limit above which batches are emitted.
     waiting: usize,
     limit: usize,
@@ -102,7 +107,7 @@ impl Live {
     }
 
     /// See [`crate::Writer::block`].
-    pub fn block(&mut self, image: u32, id: u32, address: u64, code: &[u8]) -> Result<(), WriteError> {
+    pub fn block(&mut self, image: u32, id: BlockId, address: AppPc, code: &[u8]) -> Result<(), WriteError> {
         self.program.define(&Definition::Block { image, id, address, code }, 0)
     }
 
@@ -121,7 +126,7 @@ impl Live {
     pub fn path<E>(
         &mut self,
         image: u32,
-        thread: u32,
+        thread: ThreadId,
         words: &[u32],
         data: &[u8],
         mut each: impl FnMut(&Blocks, &Batch) -> Result<(), E>,
@@ -132,7 +137,7 @@ impl Live {
     }
 
     /// Adds words and data that wait for [`Self::visit_next`].
-    pub fn add(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) {
+    pub fn add(&mut self, image: u32, thread: ThreadId, words: &[u32], data: &[u8]) {
         let own = self.threads.entry(thread).or_default();
         own.open.append(image, words, data);
         if self.mode != DataMode::None {
@@ -149,7 +154,7 @@ impl Live {
     pub fn path_batch<E>(
         &mut self,
         image: u32,
-        thread: u32,
+        thread: ThreadId,
         words: &[u32],
         mut each: impl FnMut(&PathBatch<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -167,7 +172,7 @@ impl Live {
     fn emit_path_batch<E>(&mut self, mut each: impl FnMut(&PathBatch<'_>) -> Result<(), E>) -> Result<bool, E> {
         let Some(Reverse((_, thread))) = self.order.pop() else { return Ok(false) };
         let Some(own) = self.threads.get_mut(&thread) else { return Ok(true) };
-        let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
+        let until = self.order.peek().map_or(Tsc::MAX, |&Reverse((tsc, _))| tsc);
         let words = own.open.take_words(until, PATH_BATCH_WORDS);
         self.waiting = self.waiting.saturating_sub(words.len() * size_of::<u32>());
         own.queue(thread, false, &mut self.order);
@@ -177,13 +182,13 @@ impl Live {
     /// Visits the accesses of the thread that is first, if enough words wait or if `all` is set.
     /// `visitor` makes the visitor for its thread. Returns false if there was nothing. Not for an
     /// interleaved order.
-    pub fn visit_next<W: AccessVisitor>(&mut self, all: bool, visitor: impl FnOnce(u32) -> W) -> bool {
+    pub fn visit_next<W: AccessVisitor>(&mut self, all: bool, visitor: impl FnOnce(ThreadId) -> W) -> bool {
         if self.waiting <= self.limit && !all {
             return false;
         }
         let Some(Reverse((_, thread))) = self.order.pop() else { return false };
         let Some(own) = self.threads.get_mut(&thread) else { return true };
-        let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
+        let until = self.order.peek().map_or(Tsc::MAX, |&Reverse((tsc, _))| tsc);
         let before = own.open.unread_bytes();
         own.open.visit(&self.program, until, PATH_BATCH_WORDS, &mut self.scratch, &mut visitor(thread));
         self.waiting = self.waiting.saturating_sub(before - own.open.unread_bytes());
@@ -240,18 +245,18 @@ impl Live {
 
 impl LiveThread {
     /// Puts the thread into the order of threads, if it has unread words.
-    fn queue(&mut self, thread: u32, is_estimated: bool, order: &mut BinaryHeap<Reverse<(u64, u32)>>) {
+    fn queue(&mut self, thread: ThreadId, is_estimated: bool, order: &mut BinaryHeap<Reverse<(Tsc, ThreadId)>>) {
         let next = self.open.next_tsc(is_estimated, None);
         self.is_queued = next.is_some();
         order.extend(next.map(|tsc| Reverse((tsc, thread))));
     }
 
     /// Returns the target of the last step emitted, whose terminator is indirect; `None` if it is
-    /// not known yet, 0 if it never will be.
-    fn next(&self, program: &Program, is_last: bool) -> Option<u64> {
+    /// not known yet, [`AppPc::NONE`] if it never will be.
+    fn next(&self, program: &Program, is_last: bool) -> Option<AppPc> {
         match start_pc(program, self.open.unread_words()) {
-            0 if !is_last => None,
-            0 | DISCONTINUOUS => Some(0),
+            AppPc::NONE if !is_last => None,
+            AppPc::NONE | DISCONTINUOUS => Some(AppPc::NONE),
             next => Some(next),
         }
     }
@@ -260,7 +265,9 @@ impl LiveThread {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use wire::{code, word};
+    use entity::{FragmentId, PathId};
+    use wire::code::{FragmentBlock, FragmentExit, TERMINATOR_INDIRECT};
+    use wire::word;
 
     use super::*;
     use crate::model::Event;
@@ -268,39 +275,45 @@ mod tests {
     /// A return, whose target only the next path says.
     fn live() -> Live {
         let mut live = Live::new(DataMode::None);
-        live.block(0, 1, 0x1000, &[0xc3]).unwrap();
-        live.block(0, 2, 0x2000, &[0xc3]).unwrap();
-        for (first_path, block) in [(1, 1), (2, 2)] {
-            let exits = [1 | code::TERMINATOR_INDIRECT << 16];
-            live.fragment(0, &Fragment { first_path, blocks: &[block], exits: &exits }).unwrap();
+        for (number, address) in [(1, 0x1000), (2, 0x2000)] {
+            live.block(0, BlockId::new(number), AppPc::new(address), &[0xc3]).unwrap();
+            let blocks = [FragmentBlock::new(BlockId::new(number), false)];
+            let exits = [FragmentExit::new(1, TERMINATOR_INDIRECT)];
+            live.fragment(0, &Fragment { fragment: fragment(number), blocks: &blocks, exits: &exits }).unwrap();
         }
         live
     }
 
+    fn fragment(first_path: u32) -> FragmentId {
+        FragmentId::new(PathId::new(first_path))
+    }
+
     fn take(emitted: &mut Vec<(u32, u64)>, batch: &Batch) -> Result<(), WriteError> {
-        emitted.extend(batch.steps().iter().map(|step| (batch.thread(), step.next())));
+        emitted.extend(batch.steps().iter().map(|step| (batch.thread().get(), step.next().get())));
         Ok(())
     }
 
     #[test]
     fn what_is_not_known_yet_is_held_back() {
         let (mut live, mut emitted) = (Live { limit: 0, ..live() }, Vec::new());
-        live.path(0, 7, &[1, 2, 1], &[], |_, batch| take(&mut emitted, batch)).unwrap();
+        live.path(0, ThreadId::new(7), &[1, 2, 1], &[], |_, batch| take(&mut emitted, batch)).unwrap();
         assert!(emitted.is_empty());
-        live.path(0, 8, &[2], &[], |_, batch| take(&mut emitted, batch)).unwrap();
-        live.path(0, 7, &[word::event(word::TIME, 0), 5, 0], &[], |_, batch| take(&mut emitted, batch)).unwrap();
+        live.path(0, ThreadId::new(8), &[2], &[], |_, batch| take(&mut emitted, batch)).unwrap();
+        live.path(0, ThreadId::new(7), &[word::event(word::TIME, 0), 5, 0], &[], |_, batch| take(&mut emitted, batch))
+            .unwrap();
         assert!(emitted.is_empty());
-        live.path(0, 7, &[2], &[], |_, batch| take(&mut emitted, batch)).unwrap();
+        live.path(0, ThreadId::new(7), &[2], &[], |_, batch| take(&mut emitted, batch)).unwrap();
         assert_eq!(emitted, [(7, 0x2000), (7, 0x1000), (7, 0x2000)]);
-        live.path(0, 8, &[word::event(word::TIME, 0), 9, 0], &[], |_, batch| take(&mut emitted, batch)).unwrap();
+        live.path(0, ThreadId::new(8), &[word::event(word::TIME, 0), 9, 0], &[], |_, batch| take(&mut emitted, batch))
+            .unwrap();
         let mut events = Vec::new();
         live.finish(|_, batch| {
-            events.extend(batch.events().iter().map(|&(_, event)| (batch.thread(), event)));
+            events.extend(batch.events().iter().map(|&(_, event)| (batch.thread().get(), event)));
             take(&mut emitted, batch)
         })
         .unwrap();
         assert_eq!(emitted.split_off(3), [(8, 0), (7, 0)]);
-        assert_eq!(events, [(8, Event::Time { tsc: 9 }), (7, Event::Time { tsc: 5 })]);
+        assert_eq!(events, [(8, Event::Time { tsc: Tsc::new(9) }), (7, Event::Time { tsc: Tsc::new(5) })]);
     }
 
     #[test]
@@ -308,8 +321,9 @@ mod tests {
         let (mut live, mut emitted) = (live(), Vec::new());
         let at = |tsc: u32, path: u32| [word::event(word::TIME, 0), tsc, 0, path];
         let later = [at(20, 1), at(40, 2)].concat();
-        live.path(0, 1, &later, &[], |_, batch| take(&mut emitted, batch)).unwrap();
-        live.path(0, 2, &[at(10, 1), at(30, 1)].concat(), &[], |_, batch| take(&mut emitted, batch)).unwrap();
+        live.path(0, ThreadId::new(1), &later, &[], |_, batch| take(&mut emitted, batch)).unwrap();
+        live.path(0, ThreadId::new(2), &[at(10, 1), at(30, 1)].concat(), &[], |_, batch| take(&mut emitted, batch))
+            .unwrap();
         live.finish(|_, batch| take(&mut emitted, batch)).unwrap();
         assert_eq!(emitted, [(2, 0x1000), (1, 0x2000), (2, 0), (1, 0)]);
     }
@@ -317,14 +331,15 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_or_told() {
         let mut live = live();
-        assert!(live.block(0, 1, 0x1000, &[0xc3]).is_err());
-        assert!(live.fragment(0, &Fragment { first_path: 1, blocks: &[9], exits: &[] }).is_err());
+        assert!(live.block(0, BlockId::new(1), AppPc::new(0x1000), &[0xc3]).is_err());
+        let blocks = [FragmentBlock::new(BlockId::new(9), false)];
+        assert!(live.fragment(0, &Fragment { fragment: fragment(1), blocks: &blocks, exits: &[] }).is_err());
         let mut lost = 0;
         let mut count = |batch: &Batch| {
             lost += batch.events().iter().filter(|(_, event)| *event == Event::Lost).count();
             Ok::<(), WriteError>(())
         };
-        live.path(0, 0, &[77, u32::MAX], &[], |_, batch| count(batch)).unwrap();
+        live.path(0, ThreadId::FIRST, &[77, u32::MAX], &[], |_, batch| count(batch)).unwrap();
         live.finish(|_, batch| count(batch)).unwrap();
         assert_eq!(lost, 2);
     }

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use codec::path::PathCoder;
+use entity::ThreadId;
 
 use crate::container::{CODEC_PREDICT, CODEC_ZSTD};
 use crate::decode::{DecodeBuffers, decode};
@@ -84,7 +85,7 @@ impl Measurement {
     }
 }
 
-fn sum_steps(trace: &Trace, thread: u32) -> Result<u64, ReadError> {
+fn sum_steps(trace: &Trace, thread: ThreadId) -> Result<u64, ReadError> {
     let (mut sum, mut steps) = (0, trace.steps(thread)?);
     while let Some(batch) = steps.next_batch()? {
         sum += batch.steps().iter().map(|step| u64::from(step.instructions())).sum::<u64>();
@@ -92,13 +93,13 @@ fn sum_steps(trace: &Trace, thread: u32) -> Result<u64, ReadError> {
     Ok(sum)
 }
 
-fn sum_instructions(trace: &Trace, thread: u32) -> Result<u64, ReadError> {
+fn sum_instructions(trace: &Trace, thread: ThreadId) -> Result<u64, ReadError> {
     let (mut sum, mut steps) = (0, trace.steps(thread)?);
     let blocks = trace.blocks();
     while let Some(batch) = steps.next_batch()? {
         for step in batch.steps() {
             for instruction in blocks.instructions(step) {
-                sum ^= instruction.address.wrapping_add(instruction.bytes.len() as u64);
+                sum ^= (instruction.address + instruction.bytes.len() as u64).get();
             }
         }
     }

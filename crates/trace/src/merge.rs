@@ -11,6 +11,9 @@ mod seek;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use entity::{ThreadId, Tsc};
+
+use crate::InstructionIndex;
 use crate::batch::Batch;
 use crate::cursor::Cursor;
 use crate::decode::DecodeBuffers;
@@ -26,7 +29,7 @@ pub struct Merged<'t> {
     trace: &'t Trace,
     cursors: Vec<Cursor<'t>>,
     /// Time and index in `cursors` of every thread that has more.
-    order: BinaryHeap<Reverse<(u64, usize)>>,
+    order: BinaryHeap<Reverse<(Tsc, usize)>>,
     buffers: DecodeBuffers,
     batch: Batch,
     /// Errors that a seek found in the chunks that come next.
@@ -43,28 +46,29 @@ impl Merged<'_> {
         self
     }
 
-    /// Moves to instruction `number` of the merged order, counted from 0, and returns how many
-    /// instructions of the next batch come before it. The next batch with instructions holds it;
+    /// Moves to an instruction of the merged order, and returns how many instructions of the next
+    /// batch come before it. The next batch with instructions holds it;
     /// events directly before it may come first, in batches of their own. The batches are those
     /// that counting from the start would give, but only a few chunks of each thread are decoded.
     /// There are none beyond the end.
     ///
     /// A damaged chunk before the instruction counts as many instructions as its header says. If
     /// definitions of code may be missing, headers and batches count differently; the reader then
-    /// stays at the start and returns `number`.
+    /// stays at the start and returns the number of all instructions before.
     ///
     /// ```
-    /// # use trackway_trace::example;
+    /// # use trackway_trace::{InstructionIndex, example};
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
     /// let trace = trackway_trace::Trace::open(&path)?;
     /// let mut merged = trace.merged();
-    /// let before = merged.seek(5);
+    /// let before = merged.seek(InstructionIndex::new(5));
     /// let batch = merged.next_batch()?.expect("there is more");
     /// assert!(before < batch.instructions());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn seek(&mut self, number: u64) -> u64 {
+    pub fn seek(&mut self, index: InstructionIndex) -> u64 {
+        let number = index.get();
         self.problems.clear();
         if !self.trace.has_all_code() {
             self.go_to_chunks(0);
@@ -89,13 +93,13 @@ impl Merged<'_> {
     /// before instruction `number`. Returns how many instructions that is.
     fn go_to_chunks(&mut self, number: u64) -> u64 {
         let threads: Vec<_> = self.cursors.iter().map(|cursor| seek::bounds(&cursor.headers())).collect();
-        let time = seek::time_before(&threads, number).unwrap_or(u64::MAX);
+        let time = seek::time_before(&threads, number).unwrap_or(Tsc::MAX);
         let mut instructions = 0u64;
         for (cursor, chunks) in self.cursors.iter_mut().zip(&threads) {
             let count = seek::passed_over(chunks, time, cursor.is_sliced());
             let (passed, _) = chunks.split_at_checked(count).unwrap_or_default();
             instructions = passed.iter().fold(instructions, |sum, chunk| sum.saturating_add(chunk.instructions));
-            cursor.go_to(count, passed.last().map_or(0, |chunk| chunk.latest));
+            cursor.go_to(count, passed.last().map_or(Tsc::NONE, |chunk| chunk.latest));
         }
         self.order.clear();
         (0..self.cursors.len()).for_each(|place| self.queue(place));
@@ -181,10 +185,10 @@ impl Merged<'_> {
 
     /// As [`Self::next_batch`], with accesses and events only. `visitor` makes the visitor for the
     /// thread. Returns false at the end. Not for an interleaved order.
-    pub fn visit_next<W: AccessVisitor>(&mut self, visitor: impl FnOnce(u32) -> W) -> Result<bool, ReadError> {
+    pub fn visit_next<W: AccessVisitor>(&mut self, visitor: impl FnOnce(ThreadId) -> W) -> Result<bool, ReadError> {
         let Some(place) = self.first()? else { return Ok(false) };
         let Some(cursor) = self.cursors.get_mut(place) else { return Ok(true) };
-        let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
+        let until = self.order.peek().map_or(Tsc::MAX, |&Reverse((tsc, _))| tsc);
         let result = cursor.visit(&mut self.buffers, until, visitor);
         self.queue(place);
         result.map(|_| true)
@@ -196,7 +200,7 @@ impl Merged<'_> {
         loop {
             let Some(place) = self.first()? else { return Ok(None) };
             let Some(cursor) = self.cursors.get_mut(place) else { continue };
-            let until = self.order.peek().map_or(u64::MAX, |&Reverse((tsc, _))| tsc);
+            let until = self.order.peek().map_or(Tsc::MAX, |&Reverse((tsc, _))| tsc);
             let result = cursor.next_words(&mut self.buffers, until);
             self.queue(place);
             if let Some(words) = result? {
@@ -235,7 +239,7 @@ impl Trace {
         }
     }
 
-    fn merge<'t>(&'t self, cursor: impl Fn(u32) -> Result<Cursor<'t>, ReadError>) -> Merged<'t> {
+    fn merge<'t>(&'t self, cursor: impl Fn(ThreadId) -> Result<Cursor<'t>, ReadError>) -> Merged<'t> {
         let threads = self.threads().iter().map(|thread| thread.info.thread);
         let mut cursors: Vec<_> = threads.filter_map(|thread| cursor(thread).ok()).collect();
         let order = cursors.iter_mut().enumerate().filter_map(|(place, cursor)| Some(Reverse((cursor.tsc()?, place))));

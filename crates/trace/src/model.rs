@@ -3,6 +3,9 @@
 
 use std::fmt;
 
+use entity::{AppPc, FragmentId, ThreadId, Tsc};
+use wire::code::{AccessDescriptor, FragmentBlock, FragmentExit};
+
 /// What is known about a recording before the first instruction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
@@ -15,7 +18,7 @@ pub struct Recording {
     /// Wall-clock time of the start, nanoseconds since 1970.
     pub start_unix_nanos: u64,
     /// Timestamp counter at the same moment.
-    pub start_tsc: u64,
+    pub start_tsc: Tsc,
     /// Name of the host.
     pub host: String,
     /// Model name of the processor.
@@ -74,16 +77,15 @@ pub struct Module {
     pub length: u64,
     pub file_offset: u64,
     pub path: String,
-    pub tsc: u64,
+    pub tsc: Tsc,
 }
 
-/// A thread of the target. `thread` is its logical number, which is never used twice in a
-/// recording.
+/// A thread of the target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadInfo {
-    pub thread: u32,
+    pub thread: ThreadId,
     pub os_tid: u32,
-    pub parent: Option<u32>,
+    pub parent: Option<ThreadId>,
     /// The image of the process (0 after launch, plus one with every exec) that the thread started
     /// in.
     pub image: u32,
@@ -93,24 +95,22 @@ pub struct ThreadInfo {
 /// `wire::code::FRAGMENT`. One execution from its head to one of its exits is a *path*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment<'a> {
-    /// Number of the path that leaves by the first exit; the others follow.
-    pub first_path: u32,
-    /// Block numbers in the order of execution, with `wire::code::TAKEN`.
-    pub blocks: &'a [u32],
-    /// How many blocks were executed, and above 16 bits one of `wire::code::TERMINATOR_*`.
-    pub exits: &'a [u32],
+    pub fragment: FragmentId,
+    /// In the order of execution.
+    pub blocks: &'a [FragmentBlock],
+    /// In the order of the numbers of their paths.
+    pub exits: &'a [FragmentExit],
 }
 
 /// How to decode the memory accesses of a fragment from the data behind its paths; see
 /// `wire::code::ACCESS_DESCRIPTORS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessDescriptors<'a> {
-    /// First path of the fragment.
-    pub first_path: u32,
+    pub fragment: FragmentId,
     /// For each exit, the bytes of data behind its word.
     pub lengths: &'a [u32],
     /// In the order of execution.
-    pub accesses: &'a [wire::code::AccessDescriptor],
+    pub accesses: &'a [AccessDescriptor],
 }
 
 /// A process of the family that the recorded one belongs to.
@@ -120,7 +120,7 @@ pub struct ProcessInfo {
     /// The process that made it; `None` for the one that the recording began with.
     pub parent: Option<u32>,
     /// Timestamp counter when it was made; for the first, when its recording began.
-    pub tsc: u64,
+    pub tsc: Tsc,
     /// Its command line when it was first seen.
     pub command: Vec<String>,
 }
@@ -186,9 +186,9 @@ impl Counts {
 pub struct ThreadSummary {
     pub info: ThreadInfo,
     pub counts: Counts,
-    /// First and last timestamp of the thread's path; both 0 if it has none.
-    pub first_tsc: u64,
-    pub last_tsc: u64,
+    /// First and last timestamp of the thread; [`Tsc::NONE`] if it has none.
+    pub first_tsc: Tsc,
+    pub last_tsc: Tsc,
     /// Path chunks and the bytes of words in them.
     pub chunks: u64,
     pub word_bytes: u64,
@@ -281,7 +281,7 @@ impl Terminator {
 /// terminator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    next: u64,
+    next: AppPc,
     block: u32,
     first: u16,
     /// Three bits of [`Terminator`] above thirteen bits of instruction count.
@@ -292,7 +292,7 @@ pub struct Step {
 pub(crate) const BLOCK_INSTRUCTIONS_MAX: u16 = (1 << 13) - 1;
 
 impl Step {
-    pub(crate) fn new(block: u32, count: u16, terminator: Terminator, next: u64) -> Self {
+    pub(crate) fn new(block: u32, count: u16, terminator: Terminator, next: AppPc) -> Self {
         debug_assert!(count <= BLOCK_INSTRUCTIONS_MAX);
         Self { next, block, first: 0, count_and_terminator: count & BLOCK_INSTRUCTIONS_MAX | (terminator as u16) << 13 }
     }
@@ -321,21 +321,21 @@ impl Step {
     }
 
     /// Address of the instruction that comes next: the target of a transfer, the instruction after
-    /// a system call, the interrupted instruction. 0 if the trace does not say: an indirect
-    /// transfer with nothing after it.
+    /// a system call, the interrupted instruction. [`AppPc::NONE`] if the trace does not
+    /// say: an indirect transfer with nothing after it.
     #[must_use]
-    pub fn next(&self) -> u64 {
+    pub fn next(&self) -> AppPc {
         self.next
     }
 
     /// The same step with another instruction behind it.
     #[must_use]
-    pub fn with_next(self, next: u64) -> Self {
+    pub fn with_next(self, next: AppPc) -> Self {
         Self { next, ..self }
     }
 
     /// The first `count` instructions of the step, with the one at `next` behind them.
-    pub(crate) fn cut(self, count: u16, next: u64) -> Self {
+    pub(crate) fn cut(self, count: u16, next: AppPc) -> Self {
         let terminator = (Terminator::Interrupted as u16) << 13;
         Self { next, count_and_terminator: count & BLOCK_INSTRUCTIONS_MAX | terminator, ..self }
     }
@@ -364,30 +364,30 @@ impl fmt::Debug for Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The thread starts at `pc`, or goes on there in a new image.
-    Start { pc: u64, tsc: u64 },
+    Start { pc: AppPc, tsc: Tsc },
     /// A timestamp.
-    Time { tsc: u64 },
+    Time { tsc: Tsc },
     /// The system call that ended the step before, about to be executed.
-    Syscall { number: u32, tsc: u64 },
+    Syscall { number: u32, tsc: Tsc },
     /// The thread was interrupted before (or by) the instruction at `pc` and continues at
-    /// `handler`; 0: it ends here.
-    Signal { signal: u8, pc: u64, handler: u64, tsc: u64 },
+    /// `handler`. [`AppPc::NONE`] means that it ends here.
+    Signal { signal: u8, pc: AppPc, handler: AppPc, tsc: Tsc },
     /// A signal handler has returned to `pc`.
-    Resume { pc: u64, tsc: u64 },
+    Resume { pc: AppPc, tsc: Tsc },
     /// The thread has ended, or its process has called exec.
-    End { tsc: u64 },
+    End { tsc: Tsc },
     /// The system call just made has created a thread.
-    Child { thread: u32, os_tid: u32 },
+    Child { thread: ThreadId, os_tid: u32 },
     /// From here on the thread runs natively and is not recorded.
-    Detach { tsc: u64 },
+    Detach { tsc: Tsc },
     /// From here on, the base of the thread's fs segment is this.
     FsBase { base: u64 },
     /// Before the instruction at `pc` the thread left the code that is recorded; the next step is
     /// where it came back.
-    Gap { pc: u64 },
+    Gap { pc: AppPc },
     /// The instruction at `pc` has made the memory accesses that belong to this event and is not
     /// complete. Its other accesses, if any, belong to what follows.
-    Unfinished { pc: u64 },
+    Unfinished { pc: AppPc },
     /// Something was executed here whose definition is missing or damaged.
     Lost,
 }
@@ -395,7 +395,7 @@ pub enum Event {
 impl Event {
     /// The timestamp, if the event has one.
     #[must_use]
-    pub fn tsc(&self) -> Option<u64> {
+    pub fn tsc(&self) -> Option<Tsc> {
         match *self {
             Self::Start { tsc, .. }
             | Self::Time { tsc }
@@ -417,7 +417,7 @@ mod tests {
     fn a_step_is_sixteen_bytes_and_keeps_its_parts() {
         assert_eq!(size_of::<Step>(), 16);
         for terminator in [0, 1, 2, 3, 4, 5, 6].map(Terminator::from_bits) {
-            let step = Step::new(7, BLOCK_INSTRUCTIONS_MAX, terminator, 0x1234);
+            let step = Step::new(7, BLOCK_INSTRUCTIONS_MAX, terminator, AppPc::new(0x1234));
             assert_eq!(step.terminator(), terminator);
             assert_eq!(step.instructions(), u32::from(BLOCK_INSTRUCTIONS_MAX));
             let rest = step.skip(3);

@@ -9,8 +9,10 @@
 use std::ops::Range;
 
 use codec::words::{Word, Words};
+use entity::Tsc;
 use wire::word;
 
+use crate::InstructionIndex;
 use crate::batch::Batch;
 use crate::batch_builder::BatchBuilder;
 use crate::data::{DataPosition, DataSource};
@@ -26,38 +28,38 @@ pub(crate) struct OpenChunk {
     /// How many words have been read.
     pub at: usize,
     pub image: u32,
-    /// Number of the next instruction in the thread.
-    pub instruction: u64,
+    /// The next instruction of the thread.
+    pub instruction: InstructionIndex,
     /// The last timestamp that was read.
-    pub tsc: u64,
+    pub tsc: Tsc,
     pub data: Vec<u8>,
     /// How much of the data has been read; `None` if there is no intact data.
     pub data_position: Option<DataPosition>,
     timestamps: TimestampPair,
     /// The latest time that was estimated.
-    latest_estimate: u64,
+    latest_estimate: Tsc,
 }
 
 /// Two timestamps that follow each other, each with its position among the words.
 #[derive(Clone, Copy, Debug, Default)]
 struct TimestampPair {
-    from: (usize, u64),
-    to: (usize, u64),
+    from: (usize, Tsc),
+    to: (usize, Tsc),
 }
 
 impl TimestampPair {
     /// Estimates the time at a word: as large a part of it has passed as of the words.
-    fn time_at(&self, at: usize) -> u64 {
+    fn time_at(&self, at: usize) -> Tsc {
         let (from, to) = (self.from.1, self.to.1.max(self.from.1));
         let (words, passed) = (self.to.0.saturating_sub(self.from.0), at.saturating_sub(self.from.0));
         let time = u128::from(to - from) * passed.min(words) as u128 / words.max(1) as u128;
-        from + u64::try_from(time).unwrap_or(0)
+        Tsc::new(from.get() + u64::try_from(time).unwrap_or(0))
     }
 }
 
 impl OpenChunk {
     /// Returns an empty one, for what begins at the time `tsc`.
-    pub(crate) fn starting_at(tsc: u64) -> Self {
+    pub(crate) fn starting_at(tsc: Tsc) -> Self {
         Self { tsc, ..Self::default() }
     }
 
@@ -88,7 +90,7 @@ impl OpenChunk {
     /// Returns the time at which the next word begins; `None` at the end. Between two timestamps
     /// the time is estimated, if `is_estimated`. `end` is the time at the end of the words, if it
     /// is known.
-    pub(crate) fn next_tsc(&mut self, is_estimated: bool, end: Option<u64>) -> Option<u64> {
+    pub(crate) fn next_tsc(&mut self, is_estimated: bool, end: Option<Tsc>) -> Option<Tsc> {
         let rest = Some(self.unread_words()).filter(|rest| !rest.is_empty())?;
         if let Some(tsc) = event::read(rest).and_then(|raw| raw.begins()) {
             return Some(tsc);
@@ -102,7 +104,7 @@ impl OpenChunk {
     }
 
     /// Returns the timestamps before and behind the position.
-    fn timestamps_around(&mut self, end: Option<u64>) -> TimestampPair {
+    fn timestamps_around(&mut self, end: Option<Tsc>) -> TimestampPair {
         if self.at >= self.timestamps.to.0 || self.timestamps.from.1 != self.tsc {
             let to = self.next_timestamp().unwrap_or((self.words.len(), end.unwrap_or(self.tsc)));
             self.timestamps = TimestampPair { from: (self.at, self.tsc), to };
@@ -112,7 +114,7 @@ impl OpenChunk {
 
     /// Returns the next timestamp and its position. An unknown word ends the search, because
     /// nothing behind it can be read.
-    fn next_timestamp(&self) -> Option<(usize, u64)> {
+    fn next_timestamp(&self) -> Option<(usize, Tsc)> {
         let mut words = Words::new(self.unread_words());
         loop {
             let at = self.words.len() - words.rest().len();
@@ -144,7 +146,7 @@ impl OpenChunk {
 
     /// Passes over words, up to a timestamp that is not before `until` or to `most`, and returns
     /// their range.
-    pub(crate) fn take_words(&mut self, until: u64, most: usize) -> Range<usize> {
+    pub(crate) fn take_words(&mut self, until: Tsc, most: usize) -> Range<usize> {
         let from = self.at;
         let mut words = Words::new(self.unread_words());
         let (mut at, mut tsc) = (from, self.tsc);
@@ -158,7 +160,7 @@ impl OpenChunk {
                 Some((tsc, _)) => (Some(tsc), None),
                 None => event::read(event.words()).map_or((None, None), |raw| (raw.begins(), raw.ends())),
             };
-            let is_late = |tsc: Option<u64>| tsc.is_some_and(|tsc| tsc >= until);
+            let is_late = |tsc: Option<Tsc>| tsc.is_some_and(|tsc| tsc >= until);
             if at > from && is_late(begins) {
                 break;
             }
@@ -216,7 +218,7 @@ impl OpenChunk {
         self.at = self.words.len() - words.rest().len();
         let indirect = builder.indirect;
         self.data_position = builder.finish_data();
-        self.instruction = self.instruction.saturating_add(batch.instructions());
+        self.instruction += batch.instructions();
         indirect
     }
 
@@ -271,8 +273,8 @@ impl OpenChunk {
         }
     }
 
-    /// Skips words as long as all they execute comes before instruction `number`.
-    pub(crate) fn skip_to(&mut self, program: &Program, number: u64) {
+    /// Skips words as long as all they execute comes before the instruction `wanted`.
+    pub(crate) fn skip_to(&mut self, program: &Program, wanted: InstructionIndex) {
         // Position of the explicit accesses that belong to the next path or signal.
         let mut explicit = None;
         for word in Words::new(self.words.get(self.at..).unwrap_or(&[])) {
@@ -287,18 +289,18 @@ impl OpenChunk {
                     (instructions(whole, part), event.length(), Some(raw))
                 }
             };
-            if self.instruction + executed > number {
+            if self.instruction + executed > wanted {
                 (self.at, self.data_position) = explicit.unwrap_or((self.at, self.data_position));
                 return;
             }
             self.tsc = raw.and_then(|raw| raw.tsc()).unwrap_or(self.tsc);
-            if raw.is_none_or(|raw| raw.interrupted.0 != 0) {
+            if raw.is_none_or(|raw| raw.interrupted.is_some()) {
                 explicit = None;
             }
             if let Some(position) = &mut self.data_position {
                 position.skip(program, word);
             }
-            self.instruction = self.instruction.saturating_add(executed);
+            self.instruction += executed;
             self.at += length;
         }
     }
@@ -315,7 +317,7 @@ pub(crate) struct BatchExtent {
     pub end: usize,
     pub instructions: u64,
     /// The last timestamp up to its end.
-    pub tsc: u64,
+    pub tsc: Tsc,
     /// Whether it has neither steps nor events.
     pub is_empty: bool,
 }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use entity::ThreadId;
 use rayon::prelude::*;
 
 use crate::cursor::Cursor;
@@ -69,11 +70,11 @@ impl Trace {
 
     fn chunk_by_chunk<'t, R: Send>(
         &'t self,
-        cursor: impl Fn(u32, usize) -> Result<Cursor<'t>, ReadError> + Sync,
+        cursor: impl Fn(ThreadId, usize) -> Result<Cursor<'t>, ReadError> + Sync,
         each: impl Fn(&mut Steps<'_>) -> R + Sync,
     ) -> Vec<R> {
         let mut counts = BTreeMap::new();
-        let places: Vec<(u32, usize)> = self
+        let places: Vec<(ThreadId, usize)> = self
             .path_chunks()
             .map(|path| {
                 let place = counts.entry(path.thread).or_insert(0);
@@ -82,7 +83,7 @@ impl Trace {
             })
             .collect();
         let buffers = Pool::<DecodeBuffers>::default();
-        let decode = |(thread, place): (u32, usize)| {
+        let decode = |(thread, place): (ThreadId, usize)| {
             let cursor = cursor(thread, place).ok()?;
             let mut steps = Steps::new(cursor, buffers.take());
             let result = each(&mut steps);

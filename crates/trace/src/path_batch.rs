@@ -4,6 +4,7 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::words::{EventWords, Word, Words};
+use entity::{AppPc, PathId, ThreadId};
 
 use crate::block::Blocks;
 use crate::event;
@@ -27,7 +28,7 @@ impl<'t> PathTable<'t> {
     /// indirect, its target is where the next item begins.
     #[must_use]
     #[inline]
-    pub fn get(&self, path: u32) -> Option<(&'t [Step], Step)> {
+    pub fn get(&self, path: PathId) -> Option<(&'t [Step], Step)> {
         self.0.path(path).map(|path| (path.steps, path.last))
     }
 }
@@ -35,7 +36,7 @@ impl<'t> PathTable<'t> {
 /// A run of one thread's paths and events.
 #[derive(Clone, Copy, Debug)]
 pub struct PathBatch<'t> {
-    thread: u32,
+    thread: ThreadId,
     program: &'t Program,
     words: &'t [u32],
 }
@@ -44,16 +45,16 @@ pub struct PathBatch<'t> {
 #[derive(Clone, Copy, Debug)]
 pub enum PathItem<'t> {
     /// The path with this number was executed.
-    Path(u32),
+    Path(PathId),
     /// An event came.
     Event {
         event: Event,
         /// The steps of a path that the event interrupted: whole ones, and a part of one more.
         steps: &'t [Step],
         last: Option<Step>,
-        /// Where the event found the thread: the target of an indirect transfer before it; 0 if
-        /// that is not known. `None` if the event carries no execution.
-        at: Option<u64>,
+        /// Where the event found the thread: the target of an indirect transfer before it;
+        /// [`AppPc::NONE`] if that is not known. `None` if the event carries no execution.
+        at: Option<AppPc>,
     },
 }
 
@@ -65,12 +66,12 @@ pub struct PathItems<'t> {
 }
 
 impl<'t> PathBatch<'t> {
-    pub(crate) fn new(thread: u32, program: &'t Program, words: &'t [u32]) -> Self {
+    pub(crate) fn new(thread: ThreadId, program: &'t Program, words: &'t [u32]) -> Self {
         Self { thread, program, words }
     }
 
     #[must_use]
-    pub fn thread(&self) -> u32 {
+    pub fn thread(&self) -> ThreadId {
         self.thread
     }
 
@@ -88,14 +89,14 @@ impl<'t> PathBatch<'t> {
 impl<'t> PathItems<'t> {
     /// Passes over repetitions of `path` that come next, and returns their number.
     #[inline]
-    pub fn repetitions(&mut self, path: u32) -> u64 {
-        let count = self.words.rest().iter().take_while(|&&word| word == path).count();
+    pub fn repetitions(&mut self, path: PathId) -> u64 {
+        let count = self.words.rest().iter().take_while(|&&word| word == path.get()).count();
         self.words.skip_words(count);
         count as u64
     }
 
     fn lost(&self) -> PathItem<'t> {
-        PathItem::Event { event: Event::Lost, steps: &[], last: None, at: Some(0) }
+        PathItem::Event { event: Event::Lost, steps: &[], last: None, at: Some(AppPc::NONE) }
     }
 
     #[cold]

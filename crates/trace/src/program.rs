@@ -7,11 +7,12 @@
 
 use codec::dense_map::{DenseMap, Sentinel};
 use codec::predict::{FragmentExits, LowPc, PathModel, StackEffect, low_pc};
+use entity::{AppPc, BlockId, FragmentId, PathId};
 use hashbrown::HashMap;
 use isa::Transfer;
 use wire::code::{
-    FRAGMENT_BLOCKS_MAX, TAKEN, TERMINATOR_DIRECT, TERMINATOR_INDIRECT, TERMINATOR_NOT_TAKEN, TERMINATOR_SYSCALL,
-    TERMINATOR_TAKEN,
+    FRAGMENT_BLOCKS_MAX, FragmentExit, TERMINATOR_DIRECT, TERMINATOR_INDIRECT, TERMINATOR_NOT_TAKEN,
+    TERMINATOR_SYSCALL, TERMINATOR_TAKEN,
 };
 use wire::word::PATH_MAX;
 
@@ -24,7 +25,7 @@ use crate::model::{AccessDescriptors, Counts, Fragment, Step, Terminator};
 /// A fragment in the tables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FragmentInfo {
-    pub first_path: u32,
+    pub id: FragmentId,
     pub exit_count: u16,
     block_count: u16,
     steps_at: u32,
@@ -36,7 +37,14 @@ pub(crate) struct FragmentInfo {
     superseded: bool,
     pub image: u32,
     /// Address of its first block.
-    pub head: u64,
+    pub head: AppPc,
+}
+
+impl FragmentInfo {
+    /// Iterates the paths to all exits.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = PathId> + use<> {
+        self.id.paths().take(usize::from(self.exit_count))
+    }
 }
 
 /// All definitions.
@@ -51,9 +59,9 @@ pub(crate) struct Program {
     by_head: HashMap<(u32, LowPc), u32>,
     paths: Vec<PathEntry>,
     /// Index in `paths` of every path number.
-    path_of: DenseMap<u32>,
+    path_of: DenseMap<PathId, u32>,
     /// What counting and predicting need of every path number, in one place.
-    infos: DenseMap<PathInfo>,
+    infos: DenseMap<PathId, PathInfo>,
     /// Stack effects that do not fit into a [`PathInfo`], see [`StackEffect`].
     effects: Vec<u32>,
     /// How to decode accesses from the data behind paths.
@@ -118,13 +126,13 @@ impl Program {
 
     /// Returns what counting and predicting need of a path.
     #[inline]
-    pub(crate) fn info(&self, path: u32) -> Option<PathInfo> {
+    pub(crate) fn info(&self, path: PathId) -> Option<PathInfo> {
         self.infos.get(path)
     }
 
     /// Returns the counts of a path.
     #[inline]
-    pub(crate) fn counts(&self, path: u32) -> Option<PackedCounts> {
+    pub(crate) fn counts(&self, path: PathId) -> Option<PackedCounts> {
         self.infos.find(path).map(PathInfo::counts)
     }
 
@@ -135,11 +143,11 @@ impl Program {
     }
 
     #[inline]
-    fn exit(&self, path: u32) -> Option<&PathEntry> {
+    fn exit(&self, path: PathId) -> Option<&PathEntry> {
         self.paths.get(self.path_of.get(path)? as usize)
     }
 
-    pub(crate) fn fragment_of(&self, path: u32) -> Option<&FragmentInfo> {
+    pub(crate) fn fragment_of(&self, path: PathId) -> Option<&FragmentInfo> {
         self.fragments.get(self.exit(path)?.fragment as usize)
     }
 
@@ -158,26 +166,31 @@ impl Program {
 
     /// Returns the steps of a path.
     #[inline]
-    pub(crate) fn path(&self, path: u32) -> Option<PathSteps<'_>> {
+    pub(crate) fn path(&self, path: PathId) -> Option<PathSteps<'_>> {
         let exit = self.exit(path)?;
         let at = exit.steps_at as usize;
         Some(PathSteps { steps: self.steps.get(at..at + usize::from(exit.count))?, last: exit.last })
     }
 
     /// Returns the address that a path leads to, if its terminator is direct.
-    pub(crate) fn target(&self, path: u32) -> Option<u64> {
-        self.exit(path).map(|exit| exit.last.next()).filter(|&next| next != 0)
+    pub(crate) fn target(&self, path: PathId) -> Option<AppPc> {
+        self.exit(path).map(|exit| exit.last.next()).filter(|next| !next.is_none())
     }
 
     /// Returns the address of the first block of a path.
-    pub(crate) fn head(&self, path: u32) -> Option<u64> {
+    pub(crate) fn head(&self, path: PathId) -> Option<AppPc> {
         self.fragment_of(path).map(|fragment| fragment.head)
     }
 
-    /// Returns the steps that were executed of the fragment with this first path when a signal
-    /// came: its first `blocks` blocks and the next one up to `pc`. `None` if that is impossible.
-    pub(crate) fn interrupted(&self, first_path: u32, blocks: u32, pc: u64) -> Option<(&[Step], Option<Step>)> {
-        let fragment = self.fragment_of(first_path).filter(|fragment| fragment.first_path == first_path)?;
+    /// Returns the fragment with this number.
+    fn fragment(&self, id: FragmentId) -> Option<&FragmentInfo> {
+        self.fragment_of(id.first_path()).filter(|fragment| fragment.id == id)
+    }
+
+    /// Returns the steps that were executed of a fragment when a signal came: its first `blocks`
+    /// blocks and the next one up to `pc`. `None` if that is impossible.
+    pub(crate) fn interrupted(&self, id: FragmentId, blocks: u32, pc: AppPc) -> Option<(&[Step], Option<Step>)> {
+        let fragment = self.fragment(id)?;
         let steps = self.steps_of(fragment);
         let (whole, rest) = steps.split_at_checked(usize::try_from(blocks).ok()?)?;
         let index = rest.first()?.block().0;
@@ -218,7 +231,7 @@ impl Program {
         let steps_at = u32::try_from(self.steps.len()).map_err(|_| Refusal::Full)?;
         u32::try_from(self.paths.len() + fragment.exits.len()).map_err(|_| Refusal::Full)?;
         let head = self.add_steps(fragment)?;
-        for (path, &exit) in (fragment.first_path..).zip(fragment.exits) {
+        for (path, &exit) in fragment.fragment.paths().zip(fragment.exits) {
             self.add_path(path, exit, number, steps_at)?;
         }
         let older = self.by_head.insert((image, low_pc(head)), number).unwrap_or(NONE);
@@ -226,7 +239,7 @@ impl Program {
             older.superseded = true;
         }
         self.fragments.push(FragmentInfo {
-            first_path: fragment.first_path,
+            id: fragment.fragment,
             exit_count: u16::try_from(fragment.exits.len()).unwrap_or(0),
             block_count: u16::try_from(fragment.blocks.len()).unwrap_or(0),
             steps_at,
@@ -241,17 +254,14 @@ impl Program {
 
     /// Adds the access descriptors of a fragment.
     fn add_descriptors(&mut self, descriptors: &AccessDescriptors<'_>) -> Result<(), Refusal> {
-        let fragment =
-            self.fragment_of(descriptors.first_path).filter(|fragment| fragment.first_path == descriptors.first_path);
-        let fragment = *fragment.ok_or(Refusal::UnknownPath)?;
-        let exits = (fragment.first_path..).take(usize::from(fragment.exit_count));
-        let executed: Vec<ExecutedPath> = exits.filter_map(|path| self.executed(path)).collect();
+        let fragment = *self.fragment(descriptors.fragment).ok_or(Refusal::UnknownPath)?;
+        let executed: Vec<ExecutedPath> = fragment.paths().filter_map(|path| self.executed(path)).collect();
         let at = fragment.steps_at as usize;
         let steps = self.steps.get(at..at + usize::from(fragment.block_count)).unwrap_or(&[]);
         self.descriptors.add(descriptors, &self.blocks, steps, &executed)
     }
 
-    fn executed(&self, path: u32) -> Option<ExecutedPath> {
+    fn executed(&self, path: PathId) -> Option<ExecutedPath> {
         let instructions = u32::try_from(self.counts(path)?.instructions()).ok()?;
         Some(ExecutedPath { blocks: self.exit(path)?.count + 1, instructions })
     }
@@ -260,31 +270,33 @@ impl Program {
     fn check(&self, fragment: &Fragment<'_>) -> Result<(), Refusal> {
         let (blocks, exits) = (fragment.blocks.len(), fragment.exits.len());
         let sizes = 1..=FRAGMENT_BLOCKS_MAX;
-        let end = u32::try_from(exits).ok().and_then(|exits| fragment.first_path.checked_add(exits));
+        let first_path = fragment.fragment.first_path().get();
+        let end = u32::try_from(exits).ok().and_then(|exits| first_path.checked_add(exits));
         let plausible = sizes.contains(&blocks)
             && sizes.contains(&exits)
-            && fragment.first_path > 0
+            && first_path > 0
             && end.is_some_and(|end| end <= PATH_MAX + 1)
             && fragment.exits.iter().all(|&exit| is_exit(exit, blocks));
         if !plausible {
             return Err(Refusal::Fragment);
         }
-        let unknown = fragment.blocks.iter().find(|&&block| self.blocks.by_id(block & !TAKEN).is_none());
-        if let Some(&block) = unknown {
-            return Err(Refusal::UnknownBlock(block & !TAKEN));
+        let mut blocks = fragment.blocks.iter().map(|block| block.block());
+        if let Some(unknown) = blocks.find(|&block| self.blocks.by_id(block).is_none()) {
+            return Err(Refusal::UnknownBlock(unknown));
         }
-        let mut paths = (fragment.first_path..).take(exits);
+        let mut paths = fragment.fragment.paths().take(exits);
         if paths.any(|path| self.path_of.get(path).is_some()) { Err(Refusal::Twice) } else { Ok(()) }
     }
 
     /// Appends a step for every block and returns the address of the first.
-    fn add_steps(&mut self, fragment: &Fragment<'_>) -> Result<u64, Refusal> {
+    fn add_steps(&mut self, fragment: &Fragment<'_>) -> Result<AppPc, Refusal> {
         let mut head = None;
         let start = self.steps.len();
-        for &word in fragment.blocks {
-            let (index, node) = self.node(word & !TAKEN)?;
+        for block in fragment.blocks {
+            let (index, node) = self.node(block.block())?;
             head.get_or_insert(node.address);
-            let step = Step::new(index, node.instructions, inner_terminator(node.transfer, word & TAKEN != 0), 0);
+            let terminator = inner_terminator(node.transfer, block.is_taken());
+            let step = Step::new(index, node.instructions, terminator, AppPc::NONE);
             if let Some(before) = self.steps.get_mut(start..).and_then(<[Step]>::last_mut) {
                 *before = before.with_next(node.address);
             }
@@ -293,19 +305,19 @@ impl Program {
         head.ok_or(Refusal::Fragment)
     }
 
-    fn node(&self, id: u32) -> Result<(u32, Node), Refusal> {
+    fn node(&self, id: BlockId) -> Result<(u32, Node), Refusal> {
         let index = self.blocks.by_id(id).ok_or(Refusal::UnknownBlock(id))?;
         Ok((index, *self.blocks.node(index).ok_or(Refusal::UnknownBlock(id))?))
     }
 
-    fn add_path(&mut self, path: u32, exit: u32, fragment: u32, steps_at: u32) -> Result<(), Refusal> {
-        let count = u16::try_from((exit & 0xffff) - 1).map_err(|_| Refusal::Fragment)?;
+    fn add_path(&mut self, path: PathId, exit: FragmentExit, fragment: u32, steps_at: u32) -> Result<(), Refusal> {
+        let count = exit.block_count().checked_sub(1).ok_or(Refusal::Fragment)?;
         let at = steps_at as usize;
         let place = at + usize::from(count);
         let block = self.steps.get(place).ok_or(Refusal::Fragment)?.block().0;
         let node = *self.blocks.node(block).ok_or(Refusal::Fragment)?;
-        let (leave, next) = outer_terminator(&node, exit >> 16);
-        let last = Step::new(block, node.instructions, leave, next);
+        let (terminator, next) = outer_terminator(&node, exit.terminator());
+        let last = Step::new(block, node.instructions, terminator, next);
         let steps = self.steps.get(at..place).unwrap_or(&[]);
         let PackedCounts(packed) = PackedCounts::of(steps.iter().chain([&last]));
         let (kind, link) = link(&self.blocks, steps, &last, &mut self.effects).ok_or(Refusal::Full)?;
@@ -320,8 +332,8 @@ impl PathModel for Program {
     type Path = PathInfo;
 
     #[inline]
-    fn path_info(&self, word: u32) -> Option<PathInfo> {
-        self.info(word)
+    fn path_info(&self, path: PathId) -> Option<PathInfo> {
+        self.info(path)
     }
 
     #[inline]
@@ -333,17 +345,17 @@ impl PathModel for Program {
         }
     }
 
-    fn expected_exit(&self, image: u32, target: LowPc, info: &PathInfo, path: u32) -> Option<u8> {
+    fn expected_exit(&self, image: u32, target: LowPc, info: &PathInfo, path: PathId) -> Option<u8> {
         let fragment = self.fragments.get(info.fragment as usize)?;
         if fragment.superseded || fragment.image != image || low_pc(fragment.head) != target || target == 0 {
             return None;
         }
-        u8::try_from(u32::from(fragment.exit_count) - 1 - (path - fragment.first_path)).ok()
+        u8::try_from(u32::from(fragment.exit_count) - 1 - fragment.id.exit_of(path)).ok()
     }
 
     fn exits_at(&self, image: u32, target: LowPc, sequence: u32) -> Option<FragmentExits> {
         let fragment = self.fragment_at(image, target, sequence)?;
-        Some(FragmentExits { first_path: fragment.first_path, count: fragment.exit_count })
+        Some(FragmentExits { fragment: fragment.id, count: fragment.exit_count })
     }
 }
 
@@ -384,24 +396,23 @@ fn write_error(definition: &Definition<'_>, refusal: Refusal) -> WriteError {
         (_, Refusal::Full) => WriteError::Full,
         (&Definition::Block { id, .. }, Refusal::Twice) => WriteError::BlockTwice { id },
         (&Definition::Block { id, address, code, .. }, _) => WriteError::Block { id, address, length: code.len() },
-        (Definition::Fragment { fragment: Fragment { first_path, .. }, .. }, Refusal::UnknownBlock(block)) => {
-            WriteError::UnknownBlock { first_path: *first_path, block }
+        (&Definition::Fragment { fragment: Fragment { fragment, .. }, .. }, Refusal::UnknownBlock(block)) => {
+            WriteError::UnknownBlock { fragment, block }
         }
         (
-            &Definition::Fragment { fragment: Fragment { first_path, .. }, .. }
-            | &Definition::AccessDescriptors(AccessDescriptors { first_path, .. }),
+            &Definition::Fragment { fragment: Fragment { fragment, .. }, .. }
+            | &Definition::AccessDescriptors(AccessDescriptors { fragment, .. }),
             Refusal::Twice,
-        ) => WriteError::PathTwice { first_path },
-        (Definition::Fragment { fragment, .. }, _) => WriteError::Fragment { first_path: fragment.first_path },
-        (Definition::AccessDescriptors(descriptors), _) => {
-            WriteError::AccessDescriptors { first_path: descriptors.first_path }
+        ) => WriteError::PathTwice { path: fragment.first_path() },
+        (&Definition::Fragment { fragment: Fragment { fragment, .. }, .. }, _) => WriteError::Fragment { fragment },
+        (&Definition::AccessDescriptors(AccessDescriptors { fragment, .. }), _) => {
+            WriteError::AccessDescriptors { fragment }
         }
     }
 }
 
-fn is_exit(exit: u32, blocks: usize) -> bool {
-    let executed = (exit & 0xffff) as usize;
-    (1..=blocks).contains(&executed) && exit >> 16 <= TERMINATOR_SYSCALL
+fn is_exit(exit: FragmentExit, blocks: usize) -> bool {
+    (1..=blocks).contains(&usize::from(exit.block_count())) && exit.terminator() <= TERMINATOR_SYSCALL
 }
 
 /// Returns the terminator of a block that is followed by the next one of its fragment.
@@ -416,18 +427,18 @@ fn inner_terminator(transfer: Transfer, taken: bool) -> Terminator {
     }
 }
 
-/// Returns the terminator of a block at the exit `way` of its fragment, and the target; 0 if that
-/// is indirect.
-fn outer_terminator(node: &Node, way: u32) -> (Terminator, u64) {
+/// Returns the terminator of a block at an exit with `terminator`, and the target;
+/// [`AppPc::NONE`] if that is indirect.
+fn outer_terminator(node: &Node, terminator: u32) -> (Terminator, AppPc) {
     let target = match node.transfer {
         Transfer::Conditional { target } | Transfer::Jump { target } | Transfer::Call { target } => target,
         _ => node.end,
     };
-    match (way, node.transfer) {
+    match (terminator, node.transfer) {
         (TERMINATOR_NOT_TAKEN, _) => (Terminator::NotTaken, node.end),
         (TERMINATOR_TAKEN, _) => (Terminator::Taken, target),
         (TERMINATOR_DIRECT, Transfer::Jump { .. } | Transfer::Call { .. }) => (Terminator::Direct, target),
-        (TERMINATOR_INDIRECT, _) => (Terminator::Indirect, 0),
+        (TERMINATOR_INDIRECT, _) => (Terminator::Indirect, AppPc::NONE),
         (TERMINATOR_SYSCALL, _) => (Terminator::Syscall, node.end),
         _ => (Terminator::Next, node.end),
     }
@@ -550,53 +561,77 @@ impl CountSum {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use wire::code::{FragmentBlock, TAKEN};
+
     use super::*;
+
+    fn pc(address: u64) -> AppPc {
+        AppPc::new(address)
+    }
+
+    fn path(number: u32) -> PathId {
+        PathId::new(number)
+    }
+
+    fn add_block(program: &mut Program, id: u32, address: u64, code: &[u8]) {
+        program.blocks.add(0, BlockId::new(id), pc(address), code).unwrap();
+    }
+
+    /// Adds a fragment of these blocks, where the bit `TAKEN` marks taken branches, and of exits
+    /// with a number of blocks and a terminator each.
+    fn add_fragment(
+        program: &mut Program,
+        first_path: u32,
+        blocks: &[u32],
+        exits: &[(u16, u32)],
+        sequence: u32,
+    ) -> Result<(), Refusal> {
+        let blocks: Vec<FragmentBlock> = blocks.iter().map(|&word| FragmentBlock::from_word(word)).collect();
+        let exits: Vec<FragmentExit> = exits.iter().map(|&(count, end)| FragmentExit::new(count, end)).collect();
+        let fragment = Fragment { fragment: FragmentId::new(path(first_path)), blocks: &blocks, exits: &exits };
+        program.add_fragment(0, &fragment, sequence)
+    }
 
     fn program() -> Program {
         let mut program = Program::default();
         // nop; jz +0x10 — jmp +0 — ret — syscall
-        program.blocks.add(0, 1, 0x1000, &[0x90, 0x74, 0x10]).unwrap();
-        program.blocks.add(0, 2, 0x1003, &[0xeb, 0x00]).unwrap();
-        program.blocks.add(0, 3, 0x1005, &[0xc3]).unwrap();
-        program.blocks.add(0, 4, 0x1013, &[0x90, 0x0f, 0x05]).unwrap();
+        add_block(&mut program, 1, 0x1000, &[0x90, 0x74, 0x10]);
+        add_block(&mut program, 2, 0x1003, &[0xeb, 0x00]);
+        add_block(&mut program, 3, 0x1005, &[0xc3]);
+        add_block(&mut program, 4, 0x1013, &[0x90, 0x0f, 0x05]);
         program
     }
 
     #[test]
     fn paths_have_steps_and_counts() {
         let mut program = program();
-        let exits = [1 | TERMINATOR_TAKEN << 16, 3 | TERMINATOR_INDIRECT << 16];
-        program.add_fragment(0, &Fragment { first_path: 1, blocks: &[1, 2, 3], exits: &exits }, 5).unwrap();
-        program
-            .add_fragment(
-                0,
-                &Fragment { first_path: 3, blocks: &[1 | TAKEN, 4], exits: &[2 | TERMINATOR_SYSCALL << 16] },
-                6,
-            )
-            .unwrap();
-        let path = program.path(1).unwrap();
-        assert_eq!((path.steps, path.last), (&[][..], Step::new(0, 2, Terminator::Taken, 0x1013)));
-        let path = program.path(2).unwrap();
+        let exits = [(1, TERMINATOR_TAKEN), (3, TERMINATOR_INDIRECT)];
+        add_fragment(&mut program, 1, &[1, 2, 3], &exits, 5).unwrap();
+        add_fragment(&mut program, 3, &[1 | TAKEN, 4], &[(2, TERMINATOR_SYSCALL)], 6).unwrap();
+        let first = program.path(path(1)).unwrap();
+        assert_eq!((first.steps, first.last), (&[][..], Step::new(0, 2, Terminator::Taken, pc(0x1013))));
+        let second = program.path(path(2)).unwrap();
         assert_eq!(
-            path.steps,
-            [Step::new(0, 2, Terminator::NotTaken, 0x1003), Step::new(1, 1, Terminator::Direct, 0x1005)]
+            second.steps,
+            [Step::new(0, 2, Terminator::NotTaken, pc(0x1003)), Step::new(1, 1, Terminator::Direct, pc(0x1005))]
         );
-        assert_eq!(path.last, Step::new(2, 1, Terminator::Indirect, 0));
-        assert_eq!((program.target(1), program.target(2)), (Some(0x1013), None));
-        let path = program.path(3).unwrap();
-        assert_eq!(path.steps, [Step::new(0, 2, Terminator::Taken, 0x1013)]);
-        assert_eq!(path.last, Step::new(3, 2, Terminator::Syscall, 0x1016));
-        assert!(program.path(0).is_none() && program.path(4).is_none());
+        assert_eq!(second.last, Step::new(2, 1, Terminator::Indirect, AppPc::NONE));
+        assert_eq!((program.target(path(1)), program.target(path(2))), (Some(pc(0x1013)), None));
+        let third = program.path(path(3)).unwrap();
+        assert_eq!(third.steps, [Step::new(0, 2, Terminator::Taken, pc(0x1013))]);
+        assert_eq!(third.last, Step::new(3, 2, Terminator::Syscall, pc(0x1016)));
+        assert!(program.path(path(0)).is_none() && program.path(path(4)).is_none());
 
-        let heads = [5, 6, 7]
-            .map(|sequence| program.fragment_at(0, low_pc(0x1000), sequence).map(|fragment| fragment.first_path));
+        let at = |sequence| program.fragment_at(0, low_pc(pc(0x1000)), sequence);
+        let heads = [5, 6, 7].map(|sequence| at(sequence).map(|fragment| fragment.id.first_path().get()));
         assert_eq!(heads, [None, Some(1), Some(3)]);
 
         let mut sum = CountSum::default();
-        sum.add_times(program.counts(2).unwrap(), 1000);
-        sum.add(program.counts(1).unwrap());
-        (0..500).for_each(|_| sum.add(program.counts(2).unwrap()));
-        assert_eq!(sum.add_all((0..500).map(|_| program.counts(2).unwrap())), 500);
+        let counts = |number| program.counts(path(number)).unwrap();
+        sum.add_times(counts(2), 1000);
+        sum.add(counts(1));
+        (0..500).for_each(|_| sum.add(counts(2)));
+        assert_eq!(sum.add_all((0..500).map(|_| counts(2))), 500);
         let counts = sum.finish();
         assert_eq!((counts.instructions, counts.steps), (4 * 2000 + 2, 3 * 2000 + 1));
         assert_eq!((counts.conditional_taken, counts.conditional_not_taken), (1, 2000));
@@ -606,35 +641,36 @@ mod tests {
     #[test]
     fn an_interrupted_fragment_ends_at_its_instruction() {
         let mut program = program();
-        let exits = [3 | TERMINATOR_INDIRECT << 16];
-        program.add_fragment(0, &Fragment { first_path: 1, blocks: &[1, 2, 3], exits: &exits }, 0).unwrap();
-        let (whole, part) = program.interrupted(1, 0, 0x1001).unwrap();
-        assert_eq!((whole.len(), part), (0, Some(Step::new(0, 1, Terminator::Interrupted, 0x1001))));
-        let (whole, part) = program.interrupted(1, 2, 0x1005).unwrap();
+        add_fragment(&mut program, 1, &[1, 2, 3], &[(3, TERMINATOR_INDIRECT)], 0).unwrap();
+        let interrupted =
+            |first_path, blocks, at| program.interrupted(FragmentId::new(path(first_path)), blocks, pc(at));
+        let (whole, part) = interrupted(1, 0, 0x1001).unwrap();
+        assert_eq!((whole.len(), part), (0, Some(Step::new(0, 1, Terminator::Interrupted, pc(0x1001)))));
+        let (whole, part) = interrupted(1, 2, 0x1005).unwrap();
         assert_eq!((whole.len(), part), (2, None));
-        assert!(program.interrupted(1, 0, 0x1002).is_none());
-        assert!(program.interrupted(1, 3, 0x1005).is_none());
-        assert!(program.interrupted(2, 0, 0x1000).is_none());
+        assert!(interrupted(1, 0, 0x1002).is_none());
+        assert!(interrupted(1, 3, 0x1005).is_none());
+        assert!(interrupted(2, 0, 0x1000).is_none());
     }
 
     #[test]
     fn calls_and_returns_have_an_effect() {
         let mut program = Program::default();
         // call 0x2000 — ret — ret at the callee — jmp to itself
-        program.blocks.add(0, 1, 0x1000, &[0xe8, 0xfb, 0x0f, 0, 0]).unwrap();
-        program.blocks.add(0, 2, 0x1005, &[0xc3]).unwrap();
-        program.blocks.add(0, 3, 0x2000, &[0xc3]).unwrap();
-        program.blocks.add(0, 4, 0x3000, &[0xeb, 0xfe]).unwrap();
-        let exits = [1 | TERMINATOR_DIRECT << 16, 2 | TERMINATOR_INDIRECT << 16, 3 | TERMINATOR_INDIRECT << 16];
-        program.add_fragment(0, &Fragment { first_path: 1, blocks: &[1, 3, 2], exits: &exits }, 0).unwrap();
-        let exits = [1 | TERMINATOR_DIRECT << 16];
-        program.add_fragment(0, &Fragment { first_path: 4, blocks: &[4], exits: &exits }, 0).unwrap();
-        let effect = |path| program.stack_effect(&program.info(path).unwrap());
+        add_block(&mut program, 1, 0x1000, &[0xe8, 0xfb, 0x0f, 0, 0]);
+        add_block(&mut program, 2, 0x1005, &[0xc3]);
+        add_block(&mut program, 3, 0x2000, &[0xc3]);
+        add_block(&mut program, 4, 0x3000, &[0xeb, 0xfe]);
+        let exits = [(1, TERMINATOR_DIRECT), (2, TERMINATOR_INDIRECT), (3, TERMINATOR_INDIRECT)];
+        add_fragment(&mut program, 1, &[1, 3, 2], &exits, 0).unwrap();
+        add_fragment(&mut program, 4, &[4], &[(1, TERMINATOR_DIRECT)], 0).unwrap();
+        let info = |number| program.info(path(number)).unwrap();
+        let effect = |number| program.stack_effect(&info(number));
         assert_eq!(effect(1), StackEffect::Calls { pops: 0, returns: false, target: 0x2000, pushes: &[0x1005] });
         assert_eq!(effect(2), StackEffect::Jumps(0x1005));
         assert_eq!(effect(3), StackEffect::Returns);
         assert_eq!(effect(4), StackEffect::Jumps(0x3000));
-        let expected = |target, path| program.expected_exit(0, target, &program.info(path).unwrap(), path);
+        let expected = |target, number| program.expected_exit(0, target, &info(number), path(number));
         assert_eq!([expected(0x1000, 1), expected(0x1000, 3), expected(0x3000, 4)], [Some(2), Some(0), Some(0)]);
         assert_eq!([expected(0x1005, 2), expected(0, 2)], [None, None]);
     }
@@ -642,18 +678,17 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         let mut program = program();
-        let mut add = |first_path, blocks: &[u32], exits: &[u32]| {
-            program.add_fragment(0, &Fragment { first_path, blocks, exits }, 0)
-        };
-        let exit = 1 | TERMINATOR_TAKEN << 16;
+        let mut add =
+            |first_path, blocks: &[u32], exits: &[(u16, u32)]| add_fragment(&mut program, first_path, blocks, exits, 0);
+        let exit = (1, TERMINATOR_TAKEN);
         assert_eq!(add(0, &[1], &[exit]), Err(Refusal::Fragment));
         assert_eq!(add(1, &[], &[exit]), Err(Refusal::Fragment));
         assert_eq!(add(1, &[1], &[]), Err(Refusal::Fragment));
-        assert_eq!(add(1, &[1], &[2]), Err(Refusal::Fragment));
-        assert_eq!(add(1, &[1], &[0]), Err(Refusal::Fragment));
-        assert_eq!(add(1, &[1], &[1 | 5 << 16]), Err(Refusal::Fragment));
+        assert_eq!(add(1, &[1], &[(2, TERMINATOR_TAKEN)]), Err(Refusal::Fragment));
+        assert_eq!(add(1, &[1], &[(0, TERMINATOR_TAKEN)]), Err(Refusal::Fragment));
+        assert_eq!(add(1, &[1], &[(1, 5)]), Err(Refusal::Fragment));
         assert_eq!(add(PATH_MAX, &[1], &[exit, exit]), Err(Refusal::Fragment));
-        assert_eq!(add(1, &[9], &[exit]), Err(Refusal::UnknownBlock(9)));
+        assert_eq!(add(1, &[9], &[exit]), Err(Refusal::UnknownBlock(BlockId::new(9))));
         assert_eq!(add(7, &[1], &[exit, exit]), Ok(()));
         assert_eq!(add(6, &[1], &[exit, exit]), Err(Refusal::Twice));
     }

@@ -2,9 +2,11 @@
 //! that of code chunks.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use codec::bytes::{ByteReader, put_string, put_varint};
+use entity::{ThreadId, Tsc};
+
 use crate::error::Problem;
 use crate::model::{DataMode, Exit, Module, ProcessInfo, Recording, ThreadInfo};
-use codec::bytes::{ByteReader, put_string, put_varint};
 
 /// The content of a recording chunk.
 pub(crate) fn write_recording(recording: &Recording) -> Vec<u8> {
@@ -12,7 +14,7 @@ pub(crate) fn write_recording(recording: &Recording) -> Vec<u8> {
     put_varint(&mut out, u64::from(recording.pid));
     put_varint(&mut out, recording.tsc_hz);
     put_varint(&mut out, recording.start_unix_nanos);
-    put_varint(&mut out, recording.start_tsc);
+    put_varint(&mut out, recording.start_tsc.get());
     for string in [&recording.host, &recording.cpu, &recording.system, &recording.recorder] {
         put_string(&mut out, string);
     }
@@ -32,7 +34,7 @@ pub(crate) fn read_recording(content: &[u8]) -> Option<Recording> {
         pid: fields.varint_u32()?,
         tsc_hz: fields.varint()?,
         start_unix_nanos: fields.varint()?,
-        start_tsc: fields.varint()?,
+        start_tsc: Tsc::new(fields.varint()?),
         host: fields.string()?,
         cpu: fields.string()?,
         system: fields.string()?,
@@ -85,7 +87,7 @@ pub(crate) fn read_exit(content: &[u8]) -> Option<Exit> {
 pub(crate) enum Fact {
     Thread(ThreadInfo),
     Module { image: u32, module: Module },
-    Unmapped { image: u32, address: u64, length: u64, tsc: u64 },
+    Unmapped { image: u32, address: u64, length: u64, tsc: Tsc },
     Process(ProcessInfo),
 }
 
@@ -99,15 +101,15 @@ impl Fact {
         match self {
             Self::Thread(info) => {
                 out.push(THREAD);
-                put_varint(out, u64::from(info.thread));
+                put_varint(out, u64::from(info.thread.get()));
                 put_varint(out, u64::from(info.os_tid));
-                put_varint(out, info.parent.map_or(0, |parent| u64::from(parent) + 1));
+                put_varint(out, info.parent.map_or(0, |parent| u64::from(parent.get()) + 1));
                 put_varint(out, u64::from(info.image));
             }
             Self::Module { image, module } => {
                 out.push(MODULE);
                 put_varint(out, u64::from(*image));
-                for field in [module.address, module.length, module.file_offset, module.tsc] {
+                for field in [module.address, module.length, module.file_offset, module.tsc.get()] {
                     put_varint(out, field);
                 }
                 put_string(out, &module.path);
@@ -115,7 +117,7 @@ impl Fact {
             Self::Unmapped { image, address, length, tsc } => {
                 out.push(UNMAPPED);
                 put_varint(out, u64::from(*image));
-                for field in [*address, *length, *tsc] {
+                for field in [*address, *length, tsc.get()] {
                     put_varint(out, field);
                 }
             }
@@ -123,7 +125,7 @@ impl Fact {
                 out.push(PROCESS);
                 put_varint(out, u64::from(process.pid));
                 put_varint(out, process.parent.map_or(0, |parent| u64::from(parent) + 1));
-                put_varint(out, process.tsc);
+                put_varint(out, process.tsc.get());
                 put_varint(out, process.command.len() as u64);
                 process.command.iter().for_each(|word| put_string(out, word));
             }
@@ -133,11 +135,11 @@ impl Fact {
     fn read(fields: &mut ByteReader<'_>) -> Option<Self> {
         Some(match fields.u8()? {
             THREAD => Self::Thread(ThreadInfo {
-                thread: fields.varint_u32()?,
+                thread: ThreadId::new(fields.varint_u32()?),
                 os_tid: fields.varint_u32()?,
                 parent: match fields.varint()? {
                     0 => None,
-                    parent => Some(u32::try_from(parent - 1).ok()?),
+                    parent => Some(ThreadId::new(u32::try_from(parent - 1).ok()?)),
                 },
                 image: fields.varint_u32()?,
             }),
@@ -147,7 +149,7 @@ impl Fact {
                     address: fields.varint()?,
                     length: fields.varint()?,
                     file_offset: fields.varint()?,
-                    tsc: fields.varint()?,
+                    tsc: Tsc::new(fields.varint()?),
                     path: fields.string()?,
                 },
             },
@@ -155,7 +157,7 @@ impl Fact {
                 image: fields.varint_u32()?,
                 address: fields.varint()?,
                 length: fields.varint()?,
-                tsc: fields.varint()?,
+                tsc: Tsc::new(fields.varint()?),
             },
             PROCESS => Self::Process(read_process(fields)?),
             _ => return None,
@@ -170,7 +172,7 @@ fn read_process(fields: &mut ByteReader<'_>) -> Option<ProcessInfo> {
             0 => None,
             parent => Some(u32::try_from(parent - 1).ok()?),
         },
-        tsc: fields.varint()?,
+        tsc: Tsc::new(fields.varint()?),
         command: Vec::new(),
     };
     for _ in 0..fields.varint()? {
@@ -201,7 +203,7 @@ mod tests {
             pid: 4,
             tsc_hz: u64::MAX,
             start_unix_nanos: 6,
-            start_tsc: 7,
+            start_tsc: Tsc::new(7),
             host: "h".into(),
             cpu: "c".into(),
             system: "s".into(),
@@ -222,14 +224,19 @@ mod tests {
 
     #[test]
     fn facts_round_trip() {
-        let module = Module { address: 1, length: 2, file_offset: 3, path: "/lib/x".into(), tsc: 9 };
+        let module = Module { address: 1, length: 2, file_offset: 3, path: "/lib/x".into(), tsc: Tsc::new(9) };
         let facts = [
-            Fact::Thread(ThreadInfo { thread: 1, os_tid: 2, parent: None, image: 0 }),
-            Fact::Thread(ThreadInfo { thread: 2, os_tid: 3, parent: Some(0), image: 1 }),
+            Fact::Thread(ThreadInfo { thread: ThreadId::new(1), os_tid: 2, parent: None, image: 0 }),
+            Fact::Thread(ThreadInfo { thread: ThreadId::new(2), os_tid: 3, parent: Some(ThreadId::FIRST), image: 1 }),
             Fact::Module { image: 1, module },
-            Fact::Unmapped { image: 1, address: u64::MAX, length: 2, tsc: 3 },
-            Fact::Process(ProcessInfo { pid: 7, parent: None, tsc: 5, command: vec![] }),
-            Fact::Process(ProcessInfo { pid: 8, parent: Some(7), tsc: 6, command: vec!["a".into(), String::new()] }),
+            Fact::Unmapped { image: 1, address: u64::MAX, length: 2, tsc: Tsc::new(3) },
+            Fact::Process(ProcessInfo { pid: 7, parent: None, tsc: Tsc::new(5), command: vec![] }),
+            Fact::Process(ProcessInfo {
+                pid: 8,
+                parent: Some(7),
+                tsc: Tsc::new(6),
+                command: vec!["a".into(), String::new()],
+            }),
         ];
         let mut bytes = Vec::new();
         facts.iter().for_each(|fact| fact.write(&mut bytes));

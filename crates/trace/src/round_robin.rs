@@ -7,6 +7,8 @@
 
 use std::num::NonZeroU64;
 
+use entity::ThreadId;
+
 use crate::batch::{Batch, BatchPosition};
 use crate::cursor::Cursor;
 use crate::decode::DecodeBuffers;
@@ -43,8 +45,8 @@ const READ_STEPS: usize = 64;
 
 #[derive(Debug)]
 struct ScheduledThread<'t> {
-    number: u32,
-    parent: Option<u32>,
+    number: ThreadId,
+    parent: Option<ThreadId>,
     cursor: Cursor<'t>,
     /// The batch that was read, and how much of it was returned.
     read: Batch,
@@ -111,7 +113,7 @@ impl RoundRobin<'_> {
             Event::Child { thread, .. } => Some(thread),
             _ => None,
         };
-        let created: Vec<u32> = self.batch.events().iter().filter_map(|(_, event)| created(event)).collect();
+        let created: Vec<ThreadId> = self.batch.events().iter().filter_map(|(_, event)| created(event)).collect();
         if !created.is_empty() {
             self.start_all(|thread| created.contains(&thread.number));
         }
@@ -164,7 +166,7 @@ impl Trace {
     /// let mut turns = trace.round_robin(RoundRobinUnit::Branches, NonZeroU64::MIN)?;
     /// let mut threads = Vec::new();
     /// while let Some(batch) = turns.next_batch()? {
-    ///     threads.push(batch.thread());
+    ///     threads.push(batch.thread().get());
     /// }
     /// assert_eq!(threads[..4], [0, 1, 0, 1]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

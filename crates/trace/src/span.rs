@@ -7,6 +7,7 @@
 
 use codec::dense_map::{DenseMap, Sentinel};
 use codec::lanes::{DataLayout, DataLayouts};
+use entity::PathId;
 use wire::RECORD_BYTES_MAX;
 use wire::code::{self, AccessDescriptor, CONSTANT, HAS_BASE, HAS_INDEX, IS_SHORT, MASK_BITS, MASK_SIGNS, WRITES};
 
@@ -94,7 +95,7 @@ const _: () = assert!(RECORD_BYTES_MAX <= u16::MAX as usize);
 /// The spans of all paths.
 #[derive(Debug, Default)]
 pub(crate) struct Spans {
-    spans: DenseMap<Span>,
+    spans: DenseMap<PathId, Span>,
     pub varying: VaryingAccesses,
 }
 
@@ -139,7 +140,7 @@ impl DataLayouts for Spans {
     type Layout = Span;
 
     #[inline]
-    fn layout(&self, path: u32) -> Option<Span> {
+    fn layout(&self, path: PathId) -> Option<Span> {
         self.get(path)
     }
 }
@@ -147,7 +148,7 @@ impl DataLayouts for Spans {
 impl Spans {
     /// Returns the span of a path; `None` if its fragment has no descriptors and so no data.
     #[inline]
-    pub(crate) fn get(&self, path: u32) -> Option<Span> {
+    pub(crate) fn get(&self, path: PathId) -> Option<Span> {
         self.spans.get(path)
     }
 
@@ -168,12 +169,12 @@ impl VaryingAccesses {
         &mut self,
         descriptors: &'a AccessDescriptors<'_>,
         executed: &'a [u16],
-    ) -> Result<impl Iterator<Item = (u32, Span)> + use<'a>, Refusal> {
+    ) -> Result<impl Iterator<Item = (PathId, Span)> + use<'a>, Refusal> {
         let number = u32::try_from(self.starts.len()).map_err(|_| Refusal::Full)?;
         self.starts.push(u32::try_from(self.accesses.len()).map_err(|_| Refusal::Full)?);
         self.accesses.extend(descriptors.accesses.iter().filter(|access| !happens_once(access)).map(Varying::new));
         let most = descriptors.lengths.iter().copied().max().and_then(|most| u16::try_from(most).ok()).unwrap_or(0);
-        let paths = (descriptors.first_path..).zip(descriptors.lengths).zip(executed);
+        let paths = descriptors.fragment.paths().zip(descriptors.lengths).zip(executed);
         Ok(paths.map(move |((path, &length), &blocks)| {
             (path, Span { descriptors: number, most, ..Span::new(descriptors, blocks, length) })
         }))
@@ -246,7 +247,7 @@ fn happens_once(access: &AccessDescriptor) -> bool {
 pub(crate) fn check<T: Sentinel>(
     descriptors: &AccessDescriptors<'_>,
     executed: &[u16],
-    known: &DenseMap<T>,
+    known: &DenseMap<PathId, T>,
 ) -> Result<(), Refusal> {
     let lengths =
         descriptors.lengths.iter().all(|&length| length.is_multiple_of(4) && length as usize <= RECORD_BYTES_MAX);
@@ -266,7 +267,7 @@ pub(crate) fn check<T: Sentinel>(
             return Err(Refusal::AccessDescriptors);
         }
     }
-    let mut paths = (descriptors.first_path..).zip(descriptors.lengths);
+    let mut paths = descriptors.fragment.paths().zip(descriptors.lengths);
     if paths.any(|(path, _)| known.find(path).is_some()) { Err(Refusal::Twice) } else { Ok(()) }
 }
 

@@ -1,6 +1,9 @@
 //! Iterating what one thread executed: a [`Steps`] is a cursor with buffers of its own.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use entity::ThreadId;
+
+use crate::InstructionIndex;
 use crate::batch::{Batch, BatchPosition, Item};
 use crate::cursor::Cursor;
 use crate::decode::DecodeBuffers;
@@ -34,12 +37,12 @@ impl<'t> Steps<'t> {
     /// the batch before.
     ///
     /// ```
-    /// # use trackway_trace::example;
+    /// # use trackway_trace::{ThreadId, example};
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
     /// let trace = trackway_trace::Trace::open(&path)?;
     /// let blocks = trace.blocks();
-    /// let mut steps = trace.steps(0)?;
+    /// let mut steps = trace.steps(ThreadId::FIRST)?;
     /// let mut addresses = Vec::new();
     /// while let Some(batch) = steps.next_batch()? {
     ///     for step in batch.steps() {
@@ -76,36 +79,37 @@ impl Iterator for Steps<'_> {
 
 impl Trace {
     /// Returns everything that `thread` executed.
-    pub fn steps(&self, thread: u32) -> Result<Steps<'_>, ReadError> {
+    pub fn steps(&self, thread: ThreadId) -> Result<Steps<'_>, ReadError> {
         Ok(Steps::new(Cursor::new(self, thread, false)?, DecodeBuffers::default()))
     }
 
-    /// Returns what `thread` executed from instruction `number` on, counted from 0. The first step
-    /// may be the rest of a block, see [`crate::Step::first`].
+    /// Returns what `thread` executed from the instruction `start` on. The first step may be the
+    /// rest of a block, see [`crate::Step::first`].
     ///
     /// ```
-    /// # use trackway_trace::example;
+    /// # use trackway_trace::{InstructionIndex, ThreadId, example};
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
     /// let trace = trackway_trace::Trace::open(&path)?;
-    /// let mut steps = trace.seek(0, 5)?;
+    /// let start = InstructionIndex::new(5);
+    /// let mut steps = trace.seek(ThreadId::FIRST, start)?;
     /// let batch = steps.next_batch()?.expect("there is more");
-    /// assert_eq!(batch.first_instruction(), 5);
+    /// assert_eq!(batch.first_instruction(), start);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn seek(&self, thread: u32, number: u64) -> Result<Steps<'_>, ReadError> {
-        self.seek_from(self.steps(thread)?, number)
+    pub fn seek(&self, thread: ThreadId, start: InstructionIndex) -> Result<Steps<'_>, ReadError> {
+        self.seek_from(self.steps(thread)?, start)
     }
 
     /// Returns everything that `thread` executed, with its memory accesses. If an error concerns
     /// damaged data only, the steps of its chunk follow without accesses.
     ///
     /// ```
-    /// # use trackway_trace::example;
+    /// # use trackway_trace::{ThreadId, example};
     /// # let directory = tempfile::tempdir()?;
     /// # let path = example::write(&directory.path().join("example.trk"));
     /// let trace = trackway_trace::Trace::open(&path)?;
-    /// let mut steps = trace.steps_with_accesses(0)?;
+    /// let mut steps = trace.steps_with_accesses(ThreadId::FIRST)?;
     /// let mut written = Vec::new();
     /// while let Some(batch) = steps.next_batch()? {
     ///     for access in batch.accesses().filter(|access| access.is_write()) {
@@ -116,19 +120,19 @@ impl Trace {
     /// assert_eq!(written[0], (0x7ff0, Some(vec![10, 0, 0, 0])));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn steps_with_accesses(&self, thread: u32) -> Result<Steps<'_>, ReadError> {
+    pub fn steps_with_accesses(&self, thread: ThreadId) -> Result<Steps<'_>, ReadError> {
         Ok(Steps::new(Cursor::new(self, thread, false)?.with_accesses()?, DecodeBuffers::default()))
     }
 
     /// As [`Self::seek`], with memory accesses.
-    pub fn seek_with_accesses(&self, thread: u32, number: u64) -> Result<Steps<'_>, ReadError> {
-        self.seek_from(self.steps_with_accesses(thread)?, number)
+    pub fn seek_with_accesses(&self, thread: ThreadId, start: InstructionIndex) -> Result<Steps<'_>, ReadError> {
+        self.seek_from(self.steps_with_accesses(thread)?, start)
     }
 
-    fn seek_from<'t>(&'t self, mut steps: Steps<'t>, number: u64) -> Result<Steps<'t>, ReadError> {
-        steps.cursor.seek(&mut steps.buffers, number)?;
+    fn seek_from<'t>(&'t self, mut steps: Steps<'t>, start: InstructionIndex) -> Result<Steps<'t>, ReadError> {
+        steps.cursor.seek(&mut steps.buffers, start)?;
         while steps.cursor.next_batch(&mut steps.buffers, &mut steps.batch)? {
-            steps.batch.drop_before(self.blocks(), number);
+            steps.batch.drop_before(self.blocks(), start);
             if !steps.batch.steps.is_empty() {
                 break;
             }

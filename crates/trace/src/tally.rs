@@ -5,6 +5,7 @@
 use codec::event::{NextPc, next_pc};
 use codec::predict::WordCounter;
 use codec::words::{Word, Words};
+use entity::{AppPc, Tsc};
 use wire::word::{self, EVENT};
 
 use crate::event::{self, Location, RawEvent};
@@ -15,13 +16,13 @@ use crate::program::{CountSum, PathInfo, Program};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PathTotal {
     pub counts: Counts,
-    /// Smallest and greatest timestamp; both 0 if there is none.
-    pub first_tsc: u64,
-    pub last_tsc: u64,
-    /// Address at which the first word begins (see [`start_pc`]) and to which the last one leads; 0
-    /// if the words do not say.
-    pub start_pc: u64,
-    pub end_pc: u64,
+    /// Smallest and greatest timestamp; both [`Tsc::NONE`] if there is none.
+    pub first_tsc: Tsc,
+    pub last_tsc: Tsc,
+    /// Address at which the first word begins (see [`start_pc`]) and to which the last one leads;
+    /// [`AppPc::NONE`] if the words do not say.
+    pub start_pc: AppPc,
+    pub end_pc: AppPc,
 }
 
 /// Totals while they are counted.
@@ -30,26 +31,26 @@ pub(crate) struct Tally<'p> {
     program: &'p Program,
     sum: CountSum,
     events: Counts,
-    times: Option<(u64, u64)>,
+    times: Option<(Tsc, Tsc)>,
     /// Address of the thread behind the last event.
-    pc: u64,
+    pc: AppPc,
 }
 
 impl<'p> Tally<'p> {
     pub(crate) fn new(program: &'p Program) -> Self {
-        Self { program, sum: CountSum::default(), events: Counts::default(), times: None, pc: 0 }
+        Self { program, sum: CountSum::default(), events: Counts::default(), times: None, pc: AppPc::NONE }
     }
 
     /// Returns the address of the thread behind the word `before`.
-    fn next_pc(&self, before: u32) -> u64 {
-        if before & EVENT != 0 { self.pc } else { self.program.target(before).unwrap_or(0) }
+    fn next_pc(&self, before: u32) -> AppPc {
+        word::path(before).map_or(self.pc, |path| self.program.target(path).unwrap_or(AppPc::NONE))
     }
 
     /// Counts the known paths at the start of `words`, and returns their number.
     fn paths(&mut self, words: &[u32]) -> usize {
         let program = self.program;
-        let paths = words.iter().take_while(|&word| word & EVENT == 0);
-        self.sum.add_all(paths.map_while(|&word| program.counts(word)))
+        let paths = words.iter().map_while(|&word| word::path(word));
+        self.sum.add_all(paths.map_while(|path| program.counts(path)))
     }
 
     /// Counts the event at the start of `words`, which comes after the word `before`. Returns its
@@ -89,7 +90,7 @@ impl<'p> Tally<'p> {
     fn total(mut self, words: &[u32], before: u32) -> PathTotal {
         let mut counts = self.sum.finish();
         counts.add(&self.events);
-        let (first_tsc, last_tsc) = self.times.unwrap_or((0, 0));
+        let (first_tsc, last_tsc) = self.times.unwrap_or_default();
         PathTotal { counts, first_tsc, last_tsc, start_pc: start_pc(self.program, words), end_pc: self.next_pc(before) }
     }
 
@@ -155,22 +156,22 @@ pub(crate) fn count_step(counts: &mut Counts, step: &Step) {
 }
 
 /// In place of an address: the thread does not continue where it was.
-pub(crate) const DISCONTINUOUS: u64 = u64::MAX;
+pub(crate) const DISCONTINUOUS: AppPc = AppPc::new(u64::MAX);
 
 /// Returns where the thread is at the start of `words`, from the first path or event that says so:
-/// an address, 0 if none does, or [`DISCONTINUOUS`].
-pub(crate) fn start_pc(program: &Program, words: &[u32]) -> u64 {
+/// an address, [`AppPc::NONE`] if none does, or [`DISCONTINUOUS`].
+pub(crate) fn start_pc(program: &Program, words: &[u32]) -> AppPc {
     for word in Words::new(words) {
         let location = match word {
-            Word::Path(path) => return program.head(path).unwrap_or(0),
+            Word::Path(path) => return program.head(path).unwrap_or(AppPc::NONE),
             Word::Event(event) => event::read(event.words()).map(|raw| raw.location(program)),
         };
         match location {
-            None => return 0,
+            None => return AppPc::NONE,
             Some(Location::Unchanged) => {}
             Some(Location::At(pc)) => return pc,
             Some(Location::Elsewhere) => return DISCONTINUOUS,
         }
     }
-    0
+    AppPc::NONE
 }

@@ -15,10 +15,12 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use codec::streams::decompress;
+use entity::{ThreadId, Tsc};
 use hashbrown::HashMap;
 use memmap2::Mmap;
 use rayon::prelude::*;
 
+use crate::InstructionIndex;
 use crate::block::Blocks;
 use crate::code_chunk::read_code;
 use crate::container::{
@@ -70,7 +72,7 @@ pub struct MappedModule {
     pub image: u32,
     pub module: Module,
     /// When a part of it was unmapped, if it was.
-    pub unmapped: Option<u64>,
+    pub unmapped: Option<Tsc>,
 }
 
 /// Something that is missing from a trace.
@@ -79,9 +81,9 @@ pub struct Damage {
     /// The damaged bytes of the file.
     pub bytes: Range<u64>,
     /// The thread that lost something, if that is known.
-    pub thread: Option<u32>,
+    pub thread: Option<ThreadId>,
     /// The instructions of the thread that are missing, if that is known.
-    pub instructions: Option<Range<u64>>,
+    pub instructions: Option<Range<InstructionIndex>>,
     /// What is wrong.
     pub reason: String,
 }
@@ -96,7 +98,8 @@ impl fmt::Display for Damage {
         write!(f, ": {}", self.reason)?;
         match (self.thread, &self.instructions) {
             (Some(thread), Some(range)) if !range.is_empty() => {
-                write!(f, "; instructions {} to {} of thread {thread} are missing", range.start, range.end - 1)
+                let last = range.end.get() - 1;
+                write!(f, "; instructions {} to {last} of thread {thread} are missing", range.start)
             }
             (Some(thread), _) => write!(f, "; a part of thread {thread} is missing"),
             _ => Ok(()),
@@ -150,7 +153,7 @@ pub struct Trace {
     modules: Vec<MappedModule>,
     family: BTreeMap<u32, ProcessInfo>,
     /// Of each thread, in order, the indexes of its path chunks in `chunks`.
-    paths: BTreeMap<u32, Vec<usize>>,
+    paths: BTreeMap<ThreadId, Vec<usize>>,
     /// Of each path chunk that has data, by index, the index of its data chunk.
     data_of: HashMap<usize, usize>,
     /// Found when the file was opened.
@@ -336,7 +339,7 @@ impl Trace {
     }
 
     /// Returns the indexes in [`Self::chunks`] of a thread's path chunks.
-    pub(crate) fn paths_of(&self, thread: u32) -> Result<&[usize], ReadError> {
+    pub(crate) fn paths_of(&self, thread: ThreadId) -> Result<&[usize], ReadError> {
         match self.paths.get(&thread) {
             Some(paths) => Ok(paths),
             None if self.threads().iter().any(|summary| summary.info.thread == thread) => Ok(&[]),
@@ -362,7 +365,7 @@ impl Trace {
     /// Reads everything but code, paths and data: the headers, the recording, the facts, the end.
     fn collect(&mut self) {
         let chunks = std::mem::take(&mut self.chunks);
-        let mut threads: BTreeMap<u32, ThreadSummary> = BTreeMap::new();
+        let mut threads: BTreeMap<ThreadId, ThreadSummary> = BTreeMap::new();
         let mut recorded = false;
         self.summary.chunks = chunks.len() as u64;
         self.summary.file_bytes = self.data.len() as u64;
@@ -418,7 +421,11 @@ impl Trace {
         self.find_gaps();
     }
 
-    fn collect_content(&mut self, chunk: &Chunk, threads: &mut BTreeMap<u32, ThreadSummary>) -> Result<(), Problem> {
+    fn collect_content(
+        &mut self,
+        chunk: &Chunk,
+        threads: &mut BTreeMap<ThreadId, ThreadSummary>,
+    ) -> Result<(), Problem> {
         const MALFORMED: Problem = Problem::Record { at: 0 };
         match chunk.header.kind {
             Kind::Recording => self.recording = read_recording(&self.content(chunk)?).ok_or(MALFORMED)?,
@@ -440,7 +447,7 @@ impl Trace {
     fn find_gaps(&mut self) {
         let mut gaps = Vec::new();
         for (&thread, places) in &self.paths {
-            let mut next = 0;
+            let mut next = InstructionIndex::FIRST;
             let mut end = 0;
             for chunk in places.iter().filter_map(|&place| self.chunks.get(place)) {
                 let Some(path) = chunk.path() else { continue };
@@ -449,7 +456,7 @@ impl Trace {
                     let reason = "a chunk is missing".into();
                     gaps.push(Damage { bytes: end..chunk.offset, thread: Some(thread), instructions, reason });
                 }
-                next = path.first_instruction.saturating_add(path.counts.instructions);
+                next = path.instructions().end;
                 end = chunk.offset.saturating_add(chunk.header.length());
             }
         }
@@ -486,8 +493,8 @@ impl Trace {
 fn name(definition: &Definition<'_>) -> String {
     match definition {
         Definition::Block { id, .. } => format!("block {id}"),
-        Definition::Fragment { fragment, .. } => format!("path {}", fragment.first_path),
-        Definition::AccessDescriptors(descriptors) => format!("the data of path {}", descriptors.first_path),
+        Definition::Fragment { fragment, .. } => format!("path {}", fragment.fragment),
+        Definition::AccessDescriptors(descriptors) => format!("the data of path {}", descriptors.fragment),
     }
 }
 
@@ -495,7 +502,7 @@ fn collect_fact(
     fact: Fact,
     modules: &mut Vec<MappedModule>,
     family: &mut BTreeMap<u32, ProcessInfo>,
-    threads: &mut BTreeMap<u32, ThreadSummary>,
+    threads: &mut BTreeMap<ThreadId, ThreadSummary>,
 ) {
     match fact {
         Fact::Process(process) => drop(family.insert(process.pid, process)),
@@ -547,8 +554,7 @@ impl Damage {
         Self {
             bytes: chunk.offset..end,
             thread: path.map(|path| path.thread).or(chunk.data().map(|data| data.thread)),
-            instructions: path
-                .map(|path| path.first_instruction..path.first_instruction.saturating_add(path.counts.instructions)),
+            instructions: path.map(PathHeader::instructions),
             reason: format!("{} chunk: {problem}", chunk.header.kind),
         }
     }

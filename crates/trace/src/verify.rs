@@ -7,8 +7,10 @@ mod fragments;
 
 use std::collections::{BTreeMap, HashMap};
 
+use entity::ThreadId;
 use rayon::prelude::*;
 
+use crate::InstructionIndex;
 use crate::access::AccessBuffer;
 use crate::container::{ChunkHeader, PathHeader};
 use crate::data::{self, DataTotal};
@@ -99,7 +101,7 @@ impl Trace {
 
     /// Checks that each thread continues in its next chunk where the chunk before it leads.
     fn check_boundaries(&self, checked: &[CheckedChunk]) -> Vec<(u64, String)> {
-        let mut threads: BTreeMap<u32, ThreadEnd> = BTreeMap::new();
+        let mut threads: BTreeMap<ThreadId, ThreadEnd> = BTreeMap::new();
         let mut problems = Vec::new();
         for (chunk, checked) in self.chunks().iter().zip(checked) {
             let Some(path) = chunk.path() else { continue };
@@ -130,9 +132,13 @@ impl ThreadEnd {
     /// Returns where the thread continues before the chunk with this header.
     fn before(thread: Option<&Self>, next: &PathHeader) -> Continuation {
         let Some(Self { header, continuation }) = thread else {
-            return if next.first_instruction == 0 { Continuation::NotRunning } else { Continuation::Unknown };
+            return if next.first_instruction == InstructionIndex::FIRST {
+                Continuation::NotRunning
+            } else {
+                Continuation::Unknown
+            };
         };
-        if header.first_instruction.checked_add(header.counts.instructions) != Some(next.first_instruction) {
+        if header.instructions().end != next.first_instruction {
             Continuation::Unknown
         } else if header.image != next.image {
             // A process that replaces itself ends all its threads.

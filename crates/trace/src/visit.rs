@@ -7,7 +7,8 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::words::{Word, Words};
-use wire::word::EVENT;
+use entity::{AppPc, PathId, Tsc};
+use wire::word;
 
 use crate::access::{AccessBuffer, AccessData};
 use crate::data::{DataPosition, DataSource};
@@ -31,7 +32,7 @@ pub trait AccessVisitor {
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'d> {
     /// Address of the instruction.
-    pub pc: u64,
+    pub pc: AppPc,
     /// Address of the first byte.
     pub address: u64,
     /// Number of bytes.
@@ -65,7 +66,7 @@ impl OpenChunk {
     pub(crate) fn visit(
         &mut self,
         program: &Program,
-        until: u64,
+        until: Tsc,
         most: usize,
         scratch: &mut AccessBuffer,
         visitor: &mut impl AccessVisitor,
@@ -83,7 +84,7 @@ impl OpenChunk {
             let Some(word) = words.peek().filter(|_| self.at < limit || !may_end) else { break };
             let Word::Event(event) = word else { continue };
             let raw = event::read(event.words());
-            let is_late = |tsc: Option<u64>| tsc.is_some_and(|tsc| tsc >= until);
+            let is_late = |tsc: Option<Tsc>| tsc.is_some_and(|tsc| tsc >= until);
             if may_end && is_late(raw.and_then(|raw| raw.begins())) {
                 break;
             }
@@ -144,16 +145,16 @@ impl<W: AccessVisitor> PathVisit<'_, '_, W> {
 
     #[inline(always)]
     fn each_path(&mut self, words: &[u32]) -> usize {
-        let is_path = |&&word: &&u32| word & EVENT == 0;
-        if words.first().filter(is_path).is_some() && self.is_pending() {
+        let paths = words.iter().map_while(|&word| word::path(word));
+        if paths.clone().next().is_some() && self.is_pending() {
             self.visit_pending();
         }
         let mut count = 0;
-        for &word in words.iter().take_while(is_path) {
+        for path in paths {
             count += 1;
-            match self.source.program.descriptors.path(word) {
-                Some(path) => self.path(path),
-                None => self.without_descriptors(word),
+            match self.source.program.descriptors.path(path) {
+                Some(accesses) => self.path(accesses),
+                None => self.without_descriptors(path),
             }
         }
         count
@@ -161,8 +162,8 @@ impl<W: AccessVisitor> PathVisit<'_, '_, W> {
 
     /// Visits a path without access descriptors.
     #[cold]
-    fn without_descriptors(&mut self, word: u32) {
-        match self.source.program.counts(word) {
+    fn without_descriptors(&mut self, path: PathId) {
+        match self.source.program.counts(path) {
             Some(counts) => self.executed(counts.instructions()),
             None => self.visitor.event(&Event::Lost),
         }

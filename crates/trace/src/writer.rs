@@ -20,10 +20,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use codec::event::event_bytes;
+use codec::words::{Word, Words};
+use entity::{AppPc, BlockId, FragmentId, ThreadId, Tsc};
 use hashbrown::{HashMap, HashSet};
-
-use wire::word;
 
 use crate::code_chunk::CodeContent;
 use crate::container::{CODEC_FAST, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, RAW_BYTES_MAX};
@@ -139,15 +138,15 @@ pub struct Writer {
     mode: DataMode,
     code: CodeContent,
     facts: Vec<Fact>,
-    open: HashMap<u32, PendingWords>,
+    open: HashMap<ThreadId, PendingWords>,
     open_words: usize,
     open_data: usize,
     spans: Spans,
     /// Of fragments without access descriptors so far: how many blocks each exit has executed.
-    without_descriptors: HashMap<u32, Vec<u16>>,
+    without_descriptors: HashMap<FragmentId, Vec<u16>>,
     /// Of each thread, the base of its fs segment behind all words that have come.
-    fs_bases: HashMap<u32, u64>,
-    threads: HashSet<u32>,
+    fs_bases: HashMap<ThreadId, u64>,
+    threads: HashSet<ThreadId>,
     next_look: Instant,
     jobs: Option<SyncSender<Job>>,
     spare: Receiver<Spare>,
@@ -217,7 +216,7 @@ impl Writer {
     }
 
     /// Defines a block, before any fragment that it is part of.
-    pub fn block(&mut self, image: u32, id: u32, address: u64, code: &[u8]) -> Result<(), WriteError> {
+    pub fn block(&mut self, image: u32, id: BlockId, address: AppPc, code: &[u8]) -> Result<(), WriteError> {
         self.code.add(&Definition::Block { image, id, address, code });
         self.send_long_code()
     }
@@ -226,9 +225,8 @@ impl Writer {
     pub fn fragment(&mut self, image: u32, fragment: &Fragment<'_>) -> Result<(), WriteError> {
         self.code.add(&Definition::Fragment { image, fragment: *fragment });
         if self.mode != DataMode::None {
-            // The worker refuses a fragment with more blocks than fit.
-            let executed = fragment.exits.iter().map(|exit| (exit & 0xffff) as u16).collect();
-            self.without_descriptors.insert(fragment.first_path, executed);
+            let executed = fragment.exits.iter().map(|exit| exit.block_count()).collect();
+            self.without_descriptors.insert(fragment.fragment, executed);
         }
         self.send_long_code()
     }
@@ -236,7 +234,7 @@ impl Writer {
     /// Defines the access descriptors of a fragment, before any of its paths is executed.
     pub fn access_descriptors(&mut self, descriptors: &AccessDescriptors<'_>) -> Result<(), WriteError> {
         self.code.add(&Definition::AccessDescriptors(*descriptors));
-        if let Some(executed) = self.without_descriptors.remove(&descriptors.first_path) {
+        if let Some(executed) = self.without_descriptors.remove(&descriptors.fragment) {
             // The worker checks the descriptors more closely and reports what is wrong.
             let _ = self.spans.add(descriptors, &executed);
         }
@@ -254,7 +252,7 @@ impl Writer {
     }
 
     /// Code in this range is no longer there.
-    pub fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), WriteError> {
+    pub fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: Tsc) -> Result<(), WriteError> {
         self.facts.push(Fact::Unmapped { image, address, length, tsc });
         Ok(())
     }
@@ -275,13 +273,19 @@ impl Writer {
     /// Appends to what a thread has executed: whole events and path numbers, see `wire::word`. A
     /// word that is neither an event nor a path that was defined is an error, of a later call; the
     /// words before it are kept.
-    pub fn path(&mut self, image: u32, thread: u32, words: &[u32]) -> Result<(), WriteError> {
+    pub fn path(&mut self, image: u32, thread: ThreadId, words: &[u32]) -> Result<(), WriteError> {
         self.path_with_data(image, thread, words, &[])
     }
 
     /// As [`Self::path`], with the data behind these words. Access descriptors and events say how
     /// much that is. Without [`Recording::data`] the data is not kept.
-    pub fn path_with_data(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), WriteError> {
+    pub fn path_with_data(
+        &mut self,
+        image: u32,
+        thread: ThreadId,
+        words: &[u32],
+        data: &[u8],
+    ) -> Result<(), WriteError> {
         if !self.threads.contains(&thread) {
             return Err(WriteError::UnknownThread { thread });
         }
@@ -295,7 +299,7 @@ impl Writer {
         self.tick()
     }
 
-    fn append(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), WriteError> {
+    fn append(&mut self, image: u32, thread: ThreadId, words: &[u32], data: &[u8]) -> Result<(), WriteError> {
         let limit = self.options.chunk_words.min(WORDS_MAX);
         let data_limit = self.options.chunk_data.min(RAW_BYTES_MAX as usize);
         let full = |open: &PendingWords| {
@@ -326,7 +330,7 @@ impl Writer {
         }
     }
 
-    fn start(&self, image: u32, thread: u32) -> PendingWords {
+    fn start(&self, image: u32, thread: ThreadId) -> PendingWords {
         let (words, data) = self.spare.try_recv().unwrap_or_default();
         let data = (self.mode != DataMode::None).then(|| {
             let mut data = data.unwrap_or_default();
@@ -338,13 +342,11 @@ impl Writer {
 
     /// Bytes of data that belong to `words`, as far as is known.
     fn needed(&self, words: &[u32]) -> u64 {
-        let (mut at, mut bytes) = (0, 0);
-        while let Some(&first) = words.get(at) {
-            let path = self.spans.get(first).map_or(0, |span| usize::from(span.bytes));
-            bytes += if first & word::EVENT == 0 { path } else { event_bytes(first) } as u64;
-            at += word::length(first).unwrap_or(1);
-        }
-        bytes
+        let bytes = |word: Word<'_>| match word {
+            Word::Path(path) => self.spans.get(path).map_or(0, |span| u64::from(span.bytes)),
+            Word::Event(event) => event.data_bytes() as u64,
+        };
+        Words::new(words).map(bytes).sum()
     }
 
     /// Sends words that have waited long enough to the file. [`Self::path`] does so too; call this
@@ -357,7 +359,8 @@ impl Writer {
         self.next_look = now + self.options.latency / 4;
         let latency = self.options.latency;
         let due = |open: &PendingWords| now.duration_since(open.since) >= latency;
-        let mut threads: Vec<u32> = self.open.iter().filter(|(_, open)| due(open)).map(|(&thread, _)| thread).collect();
+        let mut threads: Vec<ThreadId> =
+            self.open.iter().filter(|(_, open)| due(open)).map(|(&thread, _)| thread).collect();
         threads.sort_unstable();
         threads.into_iter().try_for_each(|thread| self.cut(thread))?;
         self.check()
@@ -377,7 +380,7 @@ impl Writer {
 
     /// Completes the file and gives it its name.
     pub fn finish(mut self, exit: Exit) -> Result<Summary, WriteError> {
-        let mut threads: Vec<u32> = self.open.keys().copied().collect();
+        let mut threads: Vec<ThreadId> = self.open.keys().copied().collect();
         threads.sort_unstable();
         threads.into_iter().try_for_each(|thread| self.cut(thread))?;
         self.send_definitions()?;
@@ -403,7 +406,7 @@ impl Writer {
         longest.map_or(Ok(()), |thread| self.cut(thread))
     }
 
-    fn cut(&mut self, thread: u32) -> Result<(), WriteError> {
+    fn cut(&mut self, thread: ThreadId) -> Result<(), WriteError> {
         let Some(open) = self.open.remove(&thread) else { return Ok(()) };
         self.open_words -= open.words.len();
         self.open_data -= open.data_bytes();

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use support::{CODE, Clock, DATA, END, INDEX, PATH, Random, Recorded, Setting, chunks, record};
 use trackway_trace::{
-    Codec, DataMode, Event, Exit, Fragment, Options, ReadError, Recording, RoundRobinUnit, ThreadInfo, Trace,
-    WriteError, Writer, partial_path,
+    AppPc, BlockId, Codec, DataMode, Event, Exit, Fragment, FragmentId, InstructionIndex, Options, PathId, ReadError,
+    Recording, RoundRobinUnit, ThreadId, ThreadInfo, Trace, WriteError, Writer, partial_path,
 };
-use wire::code::TERMINATOR_TAKEN;
+use wire::code::{FragmentBlock, FragmentExit, TERMINATOR_TAKEN};
 use wire::word;
 
 /// A small trace with many chunks of every kind.
@@ -66,11 +66,13 @@ fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
                     Err(error) => assert!(!error.to_string().is_empty()),
                 }
             }
-            if let Ok(mut steps) = trace.seek_with_accesses(number, thread.counts.instructions / 3) {
+            if let Ok(mut steps) =
+                trace.seek_with_accesses(number, InstructionIndex::new(thread.counts.instructions / 3))
+            {
                 let _ = steps.next_batch();
             }
         }
-        let middle = thread.counts.instructions / 2;
+        let middle = InstructionIndex::new(thread.counts.instructions / 2);
         if let Ok(mut steps) = trace.seek(number, middle) {
             let _ = steps.next_batch();
         }
@@ -80,7 +82,7 @@ fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
     }
     for mut merged in [trace.merged(), trace.merged().interleaved(2)].into_iter().chain(trace.merged_with_accesses()) {
         for number in [trace.totals().instructions / 2, u64::MAX] {
-            let left = merged.seek(number);
+            let left = merged.seek(InstructionIndex::new(number));
             assert!(left <= number);
             (0..10).for_each(|_| drop(merged.next_batch().map(|batch| batch.map(trackway_trace::Batch::instructions))));
         }
@@ -121,9 +123,9 @@ fn check_accesses(batch: &trackway_trace::Batch, recorded: Option<&Recorded>) {
     if batch.events().iter().any(|(_, event)| *event == Event::Lost) {
         return;
     }
-    let mut at = batch.first_instruction() as usize;
+    let mut at = batch.first_instruction().get() as usize;
     for (number, step) in batch.steps().iter().enumerate() {
-        let seen = &recorded.threads[batch.thread() as usize].seen[at..at + step.instructions() as usize];
+        let seen = &recorded.threads[batch.thread().get() as usize].seen[at..at + step.instructions() as usize];
         let expected = seen.iter().flatten().map(|own| (own.pc, own.address, Some(&own.value[..])));
         let read = batch.accesses_of_step(number).collect::<Vec<_>>();
         assert!(read.iter().map(|own| (own.pc(), own.address(), batch.value(own))).eq(expected));
@@ -138,9 +140,9 @@ fn check_chunk(trace: &Trace, steps: &mut trackway_trace::Steps<'_>, recorded: O
         if batch.events().iter().any(|(_, event)| *event == Event::Lost) {
             return;
         }
-        let executed = &recorded.threads[batch.thread() as usize].instructions(&recorded.addresses[0]);
-        let first = batch.first_instruction() as usize;
-        let read: Vec<u64> =
+        let executed = &recorded.threads[batch.thread().get() as usize].instructions(&recorded.addresses[0]);
+        let first = batch.first_instruction().get() as usize;
+        let read: Vec<AppPc> =
             batch.steps().iter().flat_map(|step| trace.blocks().instructions(step)).map(|i| i.address).collect();
         assert!(read == executed[first..first + read.len()]);
     }
@@ -297,7 +299,7 @@ fn damaged_data_costs_nothing_else() {
                     Err(_) => errors += 1,
                 }
             }
-            assert_eq!((errors, instructions), (1, trace.threads()[thread as usize].counts.instructions));
+            assert_eq!((errors, instructions), (1, trace.threads()[thread.get() as usize].counts.instructions));
         }
     }
 }
@@ -382,11 +384,17 @@ fn what_is_no_trace_is_refused() {
 fn writer(path: &std::path::Path) -> Writer {
     let options = Options { chunk_words: 1, ..Options::default() };
     let mut writer = Writer::create_with(path, &Recording::default(), options).unwrap();
-    writer.block(0, 1, 0x1000, &[0x75, 0xfe]).unwrap();
-    let exits = [1 | TERMINATOR_TAKEN << 16];
-    writer.fragment(0, &Fragment { first_path: 1, blocks: &[1], exits: &exits }).unwrap();
+    writer.block(0, BlockId::new(1), AppPc::new(0x1000), &[0x75, 0xfe]).unwrap();
+    define_fragment(&mut writer, 1, 1);
     writer.thread(&ThreadInfo::default()).unwrap();
     writer
+}
+
+/// Defines a fragment of one block with one exit.
+fn define_fragment(writer: &mut Writer, path: u32, block: u32) {
+    let (blocks, exits) = ([FragmentBlock::new(BlockId::new(block), false)], [FragmentExit::new(1, TERMINATOR_TAKEN)]);
+    let fragment = FragmentId::new(PathId::new(path));
+    writer.fragment(0, &Fragment { fragment, blocks: &blocks, exits: &exits }).unwrap();
 }
 
 #[test]
@@ -396,7 +404,7 @@ fn an_unfinished_recording_is_readable_and_replaces_nothing() {
     std::fs::write(&path, "older").unwrap();
     let mut writer = writer(&path);
     for _ in 0..10 {
-        writer.path(0, 0, &[1, 1, 1]).unwrap();
+        writer.path(0, ThreadId::FIRST, &[1, 1, 1]).unwrap();
     }
     drop(writer);
     assert_eq!(std::fs::read(&path).unwrap(), b"older");
@@ -413,9 +421,10 @@ fn a_word_that_means_nothing_is_an_error_and_the_words_before_it_are_kept() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.trk");
         let mut writer = writer(&path);
-        let result = writer.path(0, 0, &[1, 1, bad]).and_then(|()| writer.finish(Exit::Code(0)).map(|_| ()));
+        let result =
+            writer.path(0, ThreadId::FIRST, &[1, 1, bad]).and_then(|()| writer.finish(Exit::Code(0)).map(|_| ()));
         let error = result.unwrap_err();
-        assert!(matches!(error, WriteError::UnknownWord { thread: 0, word } if word == bad), "{error}");
+        assert!(matches!(error, WriteError::UnknownWord { thread: ThreadId::FIRST, word } if word == bad), "{error}");
         assert_eq!(Trace::open(&partial_path(&path)).unwrap().totals().instructions, 2);
     }
 }
@@ -426,16 +435,20 @@ fn wrong_definitions_are_errors() {
     let path = directory.path().join("a.trk");
     let finish = |writer: Writer| writer.finish(Exit::Unknown).map(|_| ()).unwrap_err();
     let mut bad = writer(&path);
-    bad.block(0, 1, 0x2000, &[0xc3]).unwrap();
-    assert!(matches!(finish(bad), WriteError::BlockTwice { id: 1 }));
+    let address = AppPc::new(0x2000);
+    bad.block(0, BlockId::new(1), address, &[0xc3]).unwrap();
+    assert!(matches!(finish(bad), WriteError::BlockTwice { id } if id.get() == 1));
     let mut bad = writer(&path);
-    bad.block(0, 2, 0x2000, &[0xc3, 0xc3]).unwrap();
-    assert!(matches!(finish(bad), WriteError::Block { id: 2, .. }));
+    bad.block(0, BlockId::new(2), address, &[0xc3, 0xc3]).unwrap();
+    assert!(matches!(finish(bad), WriteError::Block { id, .. } if id.get() == 2));
     let mut bad = writer(&path);
-    bad.fragment(0, &Fragment { first_path: 9, blocks: &[7], exits: &[1] }).unwrap();
-    assert!(matches!(finish(bad), WriteError::UnknownBlock { first_path: 9, block: 7 }));
+    define_fragment(&mut bad, 9, 7);
+    let error = finish(bad);
+    assert!(matches!(error, WriteError::UnknownBlock { .. }));
+    assert_eq!(error.to_string(), "the fragment of path 9 names block 7, which is not defined");
     let mut bad = writer(&path);
-    assert!(matches!(bad.path(0, 5, &[1]), Err(WriteError::UnknownThread { thread: 5 })));
+    let error = bad.path(0, ThreadId::new(5), &[1]).unwrap_err();
+    assert!(matches!(error, WriteError::UnknownThread { thread } if thread.get() == 5));
     assert!(matches!(Writer::create(directory.path(), &Recording::default()), Err(WriteError::Create { .. })));
     let absent = directory.path().join("absent").join("a.trk");
     assert!(matches!(Writer::create(&absent, &Recording::default()), Err(WriteError::Create { .. })));

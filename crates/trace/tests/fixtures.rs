@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use trackway_trace::{AccessKind, DataMode, Event, Exit, Step, Terminator, Trace};
+use trackway_trace::{AccessKind, DataMode, Event, Exit, Step, Terminator, ThreadId, Trace};
 
 /// Where the traces are, and what was executed: see the README there.
 fn fixture(name: &str) -> PathBuf {
@@ -48,7 +48,7 @@ fn branches(trace: &Trace) -> String {
     lines
 }
 
-fn branch(trace: &Trace, thread: u32, step: &Step) -> Option<String> {
+fn branch(trace: &Trace, thread: ThreadId, step: &Step) -> Option<String> {
     let class = class(step.terminator())?;
     let block = trace.blocks().get(step.block())?;
     let target = match block.transfer() {
@@ -80,7 +80,7 @@ fn accesses(trace: &Trace) -> String {
 }
 
 /// The numbers of the system calls and signals of a thread, a signal as a negative number.
-fn events(trace: &Trace, thread: u32) -> Vec<i64> {
+fn events(trace: &Trace, thread: ThreadId) -> Vec<i64> {
     let items = trace.steps(thread).unwrap().map(Result::unwrap);
     let events = items.filter_map(|item| match item {
         trackway_trace::Item::Event(Event::Syscall { number, .. }) => Some(i64::from(number)),
@@ -101,8 +101,8 @@ fn check(name: &str, expected_version: u16) -> Trace {
     assert_eq!(branches(&trace), std::fs::read_to_string(fixture("branches.txt")).unwrap(), "{name}");
     // SIGUSR1 behind kill; SIGALRM in read, which is made again.
     let expected = [13, 39, 62, -10, 15, 22, 13, 38, 0, -14, 1, 15, 0, 56, 202, 59, 60];
-    assert_eq!(events(&trace, 0), expected, "{name}");
-    assert_eq!(events(&trace, 1), [60], "{name}");
+    assert_eq!(events(&trace, ThreadId::FIRST), expected, "{name}");
+    assert_eq!(events(&trace, ThreadId::new(1)), [60], "{name}");
     assert_eq!(trace.recording().command, ["/transfers"], "{name}");
     assert_eq!(trace.modules().iter().filter(|mapped| mapped.module.path == "/transfers").count(), 2, "{name}");
     trace

@@ -9,8 +9,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use support::{Clock, Expected, Recorded, Seen, Setting, assert_same, record};
 use trackway_trace::{
-    Access, AccessVisitor, Batch, Codec, DataMode, Event, Item, Operand, Options, PathItem, ReadError, RoundRobinUnit,
-    Trace,
+    Access, AccessVisitor, AppPc, Batch, Codec, DataMode, Event, InstructionIndex, Item, Operand, Options, PathItem,
+    ReadError, RoundRobinUnit, ThreadId, Trace, Tsc,
 };
 
 fn settings() -> impl Strategy<Value = Setting> {
@@ -64,7 +64,7 @@ fn check(trace: &Trace, recorded: &Recorded) {
     check_orders(trace);
     check_interleaved(trace, recorded);
     match trace.data() {
-        DataMode::None => assert!(matches!(trace.steps_with_accesses(0), Err(ReadError::NoData))),
+        DataMode::None => assert!(matches!(trace.steps_with_accesses(ThreadId::FIRST), Err(ReadError::NoData))),
         DataMode::Addresses | DataMode::Values => check_accesses(trace, recorded),
     }
 }
@@ -101,20 +101,20 @@ fn check_accesses(trace: &Trace, recorded: &Recorded) {
     let mut of_threads: Vec<Vec<Seen>> = recorded.threads.iter().map(|_| Vec::new()).collect();
     let mut merged = trace.merged_with_accesses().unwrap();
     while let Some(batch) = merged.next_batch().unwrap() {
-        of_threads[batch.thread() as usize].extend(batch.accesses().map(|access| seen(batch, access)));
+        of_threads[batch.thread().get() as usize].extend(batch.accesses().map(|access| seen(batch, access)));
     }
     for (all, thread) in of_threads.iter().zip(&recorded.threads) {
         assert!(*all == told(&thread.seen));
         let writes = all.iter().filter(|own| own.writes).count() as u64;
-        let counts = &trace.threads()[thread.number as usize].counts;
+        let counts = &trace.threads()[thread.number.get() as usize].counts;
         assert_eq!((counts.reads, counts.writes), (all.len() as u64 - writes, writes));
     }
 }
 
 /// All accesses from instruction `number` on.
-fn rest(trace: &Trace, thread: u32, number: usize) -> Vec<Seen> {
+fn rest(trace: &Trace, thread: ThreadId, number: usize) -> Vec<Seen> {
     let mut all = Vec::new();
-    let mut steps = trace.seek_with_accesses(thread, number as u64).unwrap();
+    let mut steps = trace.seek_with_accesses(thread, InstructionIndex::new(number as u64)).unwrap();
     while let Some(batch) = steps.next_batch().unwrap() {
         let items = batch.items_with_accesses().flat_map(|(_, accesses)| accesses);
         assert_eq!(items.count(), batch.accesses().count());
@@ -139,11 +139,11 @@ fn check_counts(trace: &Trace, recorded: &Recorded) {
 fn check_merged(trace: &Trace, recorded: &Recorded) {
     let mut of_threads: Vec<Vec<Expected>> = recorded.threads.iter().map(|_| Vec::new()).collect();
     let mut merged = trace.merged();
-    let mut last = 0;
+    let mut last = Tsc::NONE;
     while let Some(batch) = merged.next_batch().unwrap() {
         assert!(batch.tsc() >= last);
         last = batch.tsc();
-        let own = &mut of_threads[batch.thread() as usize];
+        let own = &mut of_threads[batch.thread().get() as usize];
         let from = own.len();
         own.extend(batch.items().map(|item| plain(trace, item)));
         // Whatever chunks there are: nothing is later than the last timestamp of its thread.
@@ -160,10 +160,10 @@ fn check_merged(trace: &Trace, recorded: &Recorded) {
 
 /// Turns of threads: who, and how much.
 #[derive(Debug, Default, PartialEq)]
-struct Turns(Vec<(u32, u64)>);
+struct Turns(Vec<(ThreadId, u64)>);
 
 impl Turns {
-    fn add(&mut self, thread: u32, count: u64) {
+    fn add(&mut self, thread: ThreadId, count: u64) {
         match self.0.last_mut() {
             Some(last) if last.0 == thread => last.1 += count,
             _ if count > 0 => self.0.push((thread, count)),
@@ -197,7 +197,7 @@ fn check_orders(trace: &Trace) {
 
 /// Counts instructions.
 struct Counting<'t> {
-    thread: u32,
+    thread: ThreadId,
     turns: &'t RefCell<Turns>,
 }
 
@@ -215,7 +215,7 @@ impl AccessVisitor for Counting<'_> {
 fn check_interleaved(trace: &Trace, recorded: &Recorded) {
     let fresh = || -> Vec<Vec<Expected>> { recorded.threads.iter().map(|_| Vec::new()).collect() };
     let take = |of_threads: &mut Vec<Vec<Expected>>, batch: &Batch| {
-        of_threads[batch.thread() as usize].extend(batch.items().map(|item| plain(trace, item)));
+        of_threads[batch.thread().get() as usize].extend(batch.items().map(|item| plain(trace, item)));
     };
     let check = |of_threads: Vec<Vec<Expected>>| {
         for (items, thread) in of_threads.iter().zip(&recorded.threads) {
@@ -230,9 +230,9 @@ fn check_interleaved(trace: &Trace, recorded: &Recorded) {
     for count in [1, 5, 1000] {
         let turns = trace.round_robin(RoundRobinUnit::Branches, NonZeroU64::new(count).unwrap());
         let (mut turns, mut of_threads) = (turns.unwrap(), fresh());
-        let mut instructions = vec![0; recorded.threads.len()];
+        let mut instructions = vec![InstructionIndex::FIRST; recorded.threads.len()];
         while let Some(batch) = turns.next_batch().unwrap() {
-            let own = &mut instructions[batch.thread() as usize];
+            let own = &mut instructions[batch.thread().get() as usize];
             assert_eq!(batch.first_instruction(), *own);
             *own += batch.instructions();
             take(&mut of_threads, batch);
@@ -247,7 +247,7 @@ fn check_instructions(trace: &Trace, recorded: &Recorded) {
         let all = thread.instructions(&recorded.addresses[0]);
         let (mut addresses, mut steps) = (Vec::new(), trace.steps(thread.number).unwrap());
         while let Some(batch) = steps.next_batch().unwrap() {
-            assert_eq!(batch.first_instruction(), addresses.len() as u64);
+            assert_eq!(batch.first_instruction().get(), addresses.len() as u64);
             for step in batch.steps() {
                 addresses.extend(trace.blocks().instructions(step).map(|instruction| instruction.address));
             }
@@ -256,24 +256,25 @@ fn check_instructions(trace: &Trace, recorded: &Recorded) {
         for number in [0, 1, all.len() / 3, all.len() / 2, all.len().saturating_sub(1)] {
             check_seek(trace, thread.number, &all, number);
         }
-        assert!(trace.seek(thread.number, all.len() as u64).is_err());
+        assert!(trace.seek(thread.number, InstructionIndex::new(all.len() as u64)).is_err());
     }
 }
 
-fn check_seek(trace: &Trace, thread: u32, all: &[u64], number: usize) {
+fn check_seek(trace: &Trace, thread: ThreadId, all: &[AppPc], number: usize) {
     if number >= all.len() {
         return;
     }
+    let start = InstructionIndex::new(number as u64);
     let mut addresses = Vec::new();
-    for item in trace.seek(thread, number as u64).unwrap() {
+    for item in trace.seek(thread, start).unwrap() {
         if let Item::Step(step) = item.unwrap() {
             addresses.extend(trace.blocks().instructions(&step).map(|instruction| instruction.address));
         }
     }
     assert!(addresses == all[number..]);
-    let mut steps = trace.seek(thread, number as u64).unwrap();
+    let mut steps = trace.seek(thread, start).unwrap();
     let batch = steps.next_batch().unwrap().unwrap();
-    assert_eq!(batch.first_instruction(), number as u64);
+    assert_eq!(batch.first_instruction(), start);
     assert_eq!(trace.blocks().instructions(&batch.steps()[0]).next().unwrap().address, all[number]);
 }
 

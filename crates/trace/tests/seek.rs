@@ -7,16 +7,19 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use support::{CODE, Clock, DATA, INDEX, PATH, Random, Setting, chunks, record};
-use trackway_trace::{Access, Batch, Codec, DataMode, Item, Kind, Merged, Options, Problem, ReadError, Trace};
+use trackway_trace::{
+    Access, AppPc, Batch, Codec, DataMode, InstructionIndex, Item, Kind, Merged, Options, Problem, ReadError, ThreadId,
+    Trace, Tsc,
+};
 
 /// What a merged reader gives.
 #[derive(Debug, PartialEq)]
 enum Piece {
     Batch {
-        thread: u32,
+        thread: ThreadId,
         image: u32,
-        first: u64,
-        tsc: u64,
+        first: InstructionIndex,
+        tsc: Tsc,
         items: Vec<(Item, Vec<Touched>)>,
         instructions: u64,
     },
@@ -25,7 +28,7 @@ enum Piece {
 }
 
 /// An access: where, what, how, and its value.
-type Touched = (u64, u64, bool, Option<Vec<u8>>);
+type Touched = (AppPc, u64, bool, Option<Vec<u8>>);
 
 impl Piece {
     fn new(batch: &Batch) -> Self {
@@ -95,13 +98,13 @@ fn check(file: &[u8], how: &str, has_all_code: bool, random: &mut Random) {
             let merged = &mut merges(trace)[way];
             // If definitions may be missing, everything is read.
             let (left, expected) = if has_all_code { counted(pieces, number) } else { (number, &pieces[..]) };
-            assert_eq!(merged.seek(number), left, "instruction {number}, {how}, way {way}");
+            assert_eq!(merged.seek(InstructionIndex::new(number)), left, "instruction {number}, {how}, way {way}");
             compare(&rest(file, merged), expected, &format!("instruction {number}, {how}, way {way}"));
         }
     }
 }
 
-/// DenseMap of instructions: the first and the last, beyond the end, where pieces end, anywhere.
+/// Numbers of instructions: the first and the last, beyond the end, where pieces end, anywhere.
 fn numbers(pieces: &[Piece], random: &mut Random) -> Vec<u64> {
     let (mut ends, mut total) = (vec![0], 0);
     for piece in pieces {
@@ -198,7 +201,7 @@ fn a_seek_decodes_a_few_chunks() {
     for way in 0..merges(&trace).len() {
         for number in (0..=10).map(|tenth| total * tenth / 10) {
             let merged = &mut merges(&trace)[way];
-            merged.seek(number);
+            merged.seek(InstructionIndex::new(number));
             assert!(merged.chunks_decoded() <= 12, "{} at {number} in way {way}", merged.chunks_decoded());
         }
     }

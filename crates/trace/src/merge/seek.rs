@@ -8,28 +8,30 @@
 //! come before those from T on, of which instruction N is one.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use entity::Tsc;
+
 use crate::container::PathHeader;
 
 /// Bounds of a chunk's turns, from the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bounds {
     /// No batch of this chunk, or of a later chunk of its thread, has an earlier turn.
-    earliest: u64,
+    earliest: Tsc,
     /// No batch of this chunk, or of an earlier chunk of its thread, has a later turn.
-    pub latest: u64,
+    pub latest: Tsc,
     pub instructions: u64,
     pub has_times: bool,
 }
 
 /// The bounds of all chunks of a thread, as long as times between two timestamps are not estimated.
 pub(super) fn bounds(headers: &[&PathHeader]) -> Vec<Bounds> {
-    let (mut earliest, mut latest, mut before) = (0, 0, None);
+    let (mut earliest, mut latest, mut before) = (Tsc::NONE, Tsc::NONE, None);
     let bounds = headers.iter().map(|header| {
-        let first = (header.last_tsc != 0).then_some(header.first_tsc);
+        let first = (!header.last_tsc.is_none()).then_some(header.first_tsc);
         // Up to its first timestamp, a chunk continues at the last time of the chunk before it.
         let begins = match (before, first) {
-            (Some(before), Some(first)) => u64::min(before, first),
-            (one, other) => one.or(other).unwrap_or(0),
+            (Some(before), Some(first)) => Tsc::min(before, first),
+            (one, other) => one.or(other).unwrap_or(Tsc::NONE),
         };
         before = first.or(before);
         earliest = begins.max(earliest);
@@ -41,7 +43,7 @@ pub(super) fn bounds(headers: &[&PathHeader]) -> Vec<Bounds> {
 
 /// Returns the latest time before which fewer than `number` instructions can have their turns, if
 /// there are so many at all.
-pub(super) fn time_before(threads: &[Vec<Bounds>], number: u64) -> Option<u64> {
+pub(super) fn time_before(threads: &[Vec<Bounds>], number: u64) -> Option<Tsc> {
     let mut chunks: Vec<&Bounds> = threads.iter().flatten().collect();
     chunks.sort_unstable_by_key(|chunk| chunk.earliest);
     let mut instructions = 0u64;
@@ -54,7 +56,7 @@ pub(super) fn time_before(threads: &[Vec<Bounds>], number: u64) -> Option<u64> {
 
 /// Returns how many of a thread's chunks, from the first on, are passed over if the turns from
 /// `time` on matter.
-pub(super) fn passed_over(chunks: &[Bounds], time: u64, is_estimated: bool) -> usize {
+pub(super) fn passed_over(chunks: &[Bounds], time: Tsc, is_estimated: bool) -> usize {
     let passed = chunks.partition_point(|chunk| chunk.latest < time);
     if !is_estimated {
         return passed;

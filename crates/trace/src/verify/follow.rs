@@ -12,7 +12,10 @@
 //! | end, detach, exec | nothing but a start |
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use std::ops::Range;
+
 use codec::words::{EventWords, Word, Words};
+use entity::{AppPc, PathId};
 
 use crate::data::path_bytes;
 use crate::descriptors::{CompiledAccess, Form};
@@ -26,7 +29,7 @@ const SYSCALL_BYTES: u64 = 2;
 /// Number of the system call that ends a signal handler.
 const RT_SIGRETURN: u32 = 15;
 /// The kernel emulates three functions at these addresses, and no code of them is recorded.
-const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
+const VSYSCALL: Range<AppPc> = AppPc::new(0xffff_ffff_ff60_0000)..AppPc::new(0xffff_ffff_ff60_1000);
 /// Most transitions at the start of a chunk that depend on the chunk before: a system call's event
 /// and that of the thread that it has created, and more in a damaged trace.
 const FIRST_MAX: usize = 8;
@@ -40,15 +43,15 @@ pub(super) enum Continuation {
     Unknown,
     /// At any address: behind an indirect transfer whose target was not recorded.
     AnyAddress,
-    At(u64),
+    At(AppPc),
     /// Behind a system call instruction, before its event; `after` is the address behind the
     /// instruction.
     SyscallPending {
-        after: u64,
+        after: AppPc,
     },
     /// Behind the event of a system call.
     SyscallReturn {
-        after: u64,
+        after: AppPc,
         number: u32,
     },
     /// Not at all: the thread has not started, has ended or is no longer recorded.
@@ -60,26 +63,26 @@ pub(super) enum Continuation {
 pub(super) enum Transition {
     /// A path or an interrupted fragment that begins at `head`, and where it leads.
     Execution {
-        head: u64,
+        head: AppPc,
         continuation: Continuation,
     },
     /// A signal that interrupted the thread between paths.
     Signal {
-        pc: u64,
+        pc: AppPc,
         continuation: Continuation,
     },
     Gap {
-        pc: u64,
+        pc: AppPc,
     },
     Syscall {
         number: u32,
     },
     Child,
     Start {
-        pc: u64,
+        pc: AppPc,
     },
     Resume {
-        pc: u64,
+        pc: AppPc,
     },
     End,
 }
@@ -117,7 +120,7 @@ impl Continuation {
         }
     }
 
-    fn must_be_at(self, pc: u64) -> Result<(), String> {
+    fn must_be_at(self, pc: AppPc) -> Result<(), String> {
         match self {
             Self::SyscallReturn { number: RT_SIGRETURN, .. } => {
                 Err(format!("rt_sigreturn is followed by {pc:#x} instead of a resume event"))
@@ -133,10 +136,10 @@ impl Continuation {
 
     /// A system call that was interrupted may be made again. An rt_sigreturn that finds no frame
     /// goes to 0.
-    fn must_be_interrupted_at(self, pc: u64) -> Result<(), String> {
+    fn must_be_interrupted_at(self, pc: AppPc) -> Result<(), String> {
         match self {
-            Self::SyscallReturn { after, .. } if pc.wrapping_add(SYSCALL_BYTES) == after => Ok(()),
-            Self::SyscallReturn { number: RT_SIGRETURN, .. } if pc == 0 => Ok(()),
+            Self::SyscallReturn { after, .. } if pc + SYSCALL_BYTES == after => Ok(()),
+            Self::SyscallReturn { number: RT_SIGRETURN, .. } if pc.is_none() => Ok(()),
             _ => self.must_be_at(pc),
         }
     }
@@ -144,7 +147,7 @@ impl Continuation {
 
 const NO_EVENT: &str = "a system call instruction without its event";
 
-fn over(pc: u64) -> String {
+fn over(pc: AppPc) -> String {
     format!("the thread goes on at {pc:#x} without having started")
 }
 
@@ -248,7 +251,7 @@ impl<'a> FlowChecker<'a> {
         taken
     }
 
-    fn path(&mut self, path: u32, note: &mut dyn FnMut(String)) -> Option<Transition> {
+    fn path(&mut self, path: PathId, note: &mut dyn FnMut(String)) -> Option<Transition> {
         let program = self.program;
         let data = self.take(path_bytes(program, path).unwrap_or(0));
         let fragment = program.fragment_of(path)?;
@@ -265,7 +268,7 @@ impl<'a> FlowChecker<'a> {
         Some(Transition::Execution { head: fragment.head, continuation })
     }
 
-    fn check_definition(&self, fragment: &FragmentInfo, path: u32, note: &mut dyn FnMut(String)) {
+    fn check_definition(&self, fragment: &FragmentInfo, path: PathId, note: &mut dyn FnMut(String)) {
         if fragment.image != self.image {
             note(format!("path {path} is of image {}, the thread is in image {}", fragment.image, self.image));
         }
@@ -275,7 +278,7 @@ impl<'a> FlowChecker<'a> {
     }
 
     /// The accesses of a fragment, block by block; `None` if no data is behind its paths.
-    fn blocks_of(&self, path: u32) -> Option<impl Iterator<Item = &'a [CompiledAccess]> + use<'a>> {
+    fn blocks_of(&self, path: PathId) -> Option<impl Iterator<Item = &'a [CompiledAccess]> + use<'a>> {
         let descriptors = &self.program.descriptors;
         descriptors.span(path).map(|span| descriptors.blocks(span.descriptors, u16::MAX))
     }
@@ -299,14 +302,16 @@ impl<'a> FlowChecker<'a> {
     fn signal(
         &self,
         raw: &RawEvent,
-        pc: u64,
-        handler: u64,
+        pc: AppPc,
+        handler: AppPc,
         data: &'a [u8],
         note: &mut dyn FnMut(String),
     ) -> Transition {
-        let continuation = if handler == 0 { Continuation::NotRunning } else { Continuation::At(handler) };
-        let (path, _) = raw.interrupted;
-        let Some(fragment) = self.program.fragment_of(path) else { return Transition::Signal { pc, continuation } };
+        let continuation = if handler.is_none() { Continuation::NotRunning } else { Continuation::At(handler) };
+        let path = raw.interrupted.map(|(fragment, _)| fragment.first_path());
+        let Some((path, fragment)) = path.and_then(|path| Some((path, self.program.fragment_of(path)?))) else {
+            return Transition::Signal { pc, continuation };
+        };
         self.check_definition(fragment, path, note);
         // Steps that cannot have been interrupted are counted as lost, and reported by their
         // number.
@@ -318,7 +323,7 @@ impl<'a> FlowChecker<'a> {
 }
 
 /// Returns where the thread continues at `target`. Of a vsyscall only the return is recorded.
-fn continuation_at(target: u64) -> Continuation {
+fn continuation_at(target: AppPc) -> Continuation {
     if VSYSCALL.contains(&target) { Continuation::AnyAddress } else { Continuation::At(target) }
 }
 
@@ -342,7 +347,7 @@ impl<'a, B: Iterator<Item = &'a [CompiledAccess]>> LoadedTargets<'a, B> {
 
     /// Returns the address that the indirect transfer at the end of the next block has loaded, if
     /// it was recorded.
-    fn target(&mut self, step: &Step) -> Option<u64> {
+    fn target(&mut self, step: &Step) -> Option<AppPc> {
         let accesses = self.blocks.as_mut()?.next()?;
         if step.terminator() != Terminator::Indirect {
             return None;
@@ -351,6 +356,6 @@ impl<'a, B: Iterator<Item = &'a [CompiledAccess]>> LoadedTargets<'a, B> {
         let is_load = |access: &&CompiledAccess| access.pc == pc && !access.writes() && access.size == 8;
         let is_single = |access: &&CompiledAccess| matches!(access.form, Form::Based | Form::Absolute | Form::Plain);
         let load = accesses.iter().rev().take_while(|access| access.pc == pc).filter(is_load).find(is_single)?;
-        register(self.data, load.value_at()?)
+        register(self.data, load.value_at()?).map(AppPc::new)
     }
 }

@@ -2,6 +2,7 @@
 //! the last instruction.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use entity::AppPc;
 use isa::Transfer;
 
 use crate::block::Node;
@@ -13,10 +14,10 @@ pub(super) fn problem(program: &Program, fragment: &FragmentInfo) -> Option<Stri
     let steps = program.steps_of(fragment);
     let inner = steps.split_last().map_or(&[][..], |(_, inner)| inner);
     let wrong = inner.iter().find_map(|step| inner_problem(program, step)).or_else(|| {
-        let exits = (fragment.first_path..).take(usize::from(fragment.exit_count));
-        exits.filter_map(|path| Some(program.path(path)?.last)).find_map(|last| exit_problem(program, &last))
+        let mut exits = fragment.paths().filter_map(|path| Some(program.path(path)?.last));
+        exits.find_map(|last| exit_problem(program, &last))
     })?;
-    Some(format!("the fragment of path {}: {wrong}", fragment.first_path))
+    Some(format!("the fragment of path {}: {wrong}", fragment.id))
 }
 
 fn inner_problem(program: &Program, step: &Step) -> Option<String> {
@@ -38,7 +39,7 @@ fn exit_problem(program: &Program, last: &Step) -> Option<String> {
 
 /// Where a block leads.
 enum Target {
-    Address(u64),
+    Address(AppPc),
     /// Its code does not say.
     Any,
     /// Its last instruction has no such terminator, or none that leads to another block of the same

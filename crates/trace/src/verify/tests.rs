@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 
 use codec::path::bytes;
-use wire::word::{self, EVENT};
+use entity::{AppPc, PathId, ThreadId};
+use wire::word;
 
 use super::follow::{Continuation, Transition};
+use crate::InstructionIndex;
 use crate::access::AccessBuffer;
 use crate::container::{CODEC_RAW, ChunkHeader, Extra, Kind, TRAILER_BYTES, crc, file_header, trailer};
 use crate::data;
@@ -31,8 +33,12 @@ impl Entry {
         self.words[0]
     }
 
+    fn path(&self) -> Option<PathId> {
+        word::path(self.first())
+    }
+
     fn is_path(&self) -> bool {
-        self.first() & EVENT == 0
+        self.path().is_some()
     }
 
     fn is_event(&self, kinds: &[u8]) -> bool {
@@ -67,14 +73,14 @@ fn entries_of(trace: &Trace, place: usize) -> Vec<Entry> {
 }
 
 fn needed(program: &Program, first: u32) -> usize {
-    if first & EVENT == 0 { data::path_bytes(program, first).unwrap() } else { codec::event::event_bytes(first) }
+    word::path(first).map_or_else(|| codec::event::event_bytes(first), |path| data::path_bytes(program, path).unwrap())
 }
 
 /// Writes the trace with other entries, with headers, counts, checksums and index that agree with
 /// them.
 fn rewrite(trace: &Trace, entries: &Entries) -> Vec<u8> {
     let (mut file, mut index) = (file_header().to_vec(), Vec::new());
-    let mut instructions: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut instructions: BTreeMap<ThreadId, InstructionIndex> = BTreeMap::new();
     let mut last: &[Entry] = &[];
     let index_header = trace.chunks().last().unwrap().header;
     assert_eq!(index_header.kind, Kind::Index);
@@ -143,7 +149,7 @@ fn class_before(program: &Program, entries: &[Entry], at: usize) -> &'static str
             _ => "end",
         };
     }
-    let last = program.path(before.first()).unwrap().last;
+    let last = program.path(before.path().unwrap()).unwrap().last;
     match last.terminator() {
         Terminator::Indirect => {
             let block = program.blocks.get(last.block()).unwrap();
@@ -179,22 +185,23 @@ impl Corruptions<'_> {
     }
 
     /// Another path in the place of the one at `at`; its data is as long as it must be.
-    fn replace(&mut self, what: &'static str, place: usize, at: usize, path: u32) {
-        let length = if self.trace.data() == DataMode::None { 0 } else { needed(self.trace.program(), path) };
+    fn replace(&mut self, what: &'static str, place: usize, at: usize, path: PathId) {
+        let length = if self.trace.data() == DataMode::None { 0 } else { needed(self.trace.program(), path.get()) };
         self.attempt(what, place, at, |entries| {
-            entries[at].words = vec![path];
+            entries[at].words = vec![path.get()];
             entries[at].data.resize(length, 0);
         });
     }
 
     fn corrupt_path(&mut self, place: usize, at: usize) {
         let program = self.trace.program();
-        let own = program.fragment_of(self.entries[&place][at].first()).unwrap();
+        let own_path = self.entries[&place][at].path().unwrap();
+        let own = program.fragment_of(own_path).unwrap();
         for fragment in program.fragments() {
-            for path in (fragment.first_path..).take(fragment.exit_count.into()) {
+            for path in fragment.paths() {
                 if fragment.head != own.head {
                     self.replace("another fragment", place, at, path);
-                } else if path != self.entries[&place][at].first() {
+                } else if path != own_path {
                     self.replace("another exit", place, at, path);
                 }
             }
@@ -291,9 +298,10 @@ fn without_values_all_is_noticed_but_wrong_indirect_targets() {
 #[test]
 fn every_class_has_its_rule() {
     use Continuation::{AnyAddress, At, NotRunning, SyscallPending, SyscallReturn, Unknown};
-    const PC: u64 = 0x1000;
+    const PC: AppPc = AppPc::new(0x1000);
+    const HANDLER: AppPc = AppPc::new(7);
     let (path, calling) = (Transition::Execution { head: PC, continuation: AnyAddress }, SyscallPending { after: PC });
-    let (signal, again) = (|pc| Transition::Signal { pc, continuation: At(7) }, PC - 2);
+    let (signal, again) = (|pc| Transition::Signal { pc, continuation: At(HANDLER) }, AppPc::new(PC.get() - 2));
     let (called, returning) = (SyscallReturn { after: PC, number: 1 }, SyscallReturn { after: PC, number: 15 });
     let (gap, call, child) = (Transition::Gap { pc: PC }, Transition::Syscall { number: 1 }, Transition::Child);
     let (start, resume, end) = (Transition::Start { pc: PC }, Transition::Resume { pc: PC }, Transition::End);
@@ -302,18 +310,18 @@ fn every_class_has_its_rule() {
         (AnyAddress, path, AnyAddress),
         (Unknown, path, AnyAddress),
         (called, path, AnyAddress),
-        (At(PC), signal(PC), At(7)),
-        (called, signal(PC), At(7)),
-        (called, signal(again), At(7)),
-        (returning, signal(again), At(7)),
-        (returning, signal(0), At(7)),
+        (At(PC), signal(PC), At(HANDLER)),
+        (called, signal(PC), At(HANDLER)),
+        (called, signal(again), At(HANDLER)),
+        (returning, signal(again), At(HANDLER)),
+        (returning, signal(AppPc::NONE), At(HANDLER)),
         (At(PC), gap, Unknown),
         (calling, call, called),
         (Unknown, call, Unknown),
         (called, child, called),
         (NotRunning, start, At(PC)),
         (returning, resume, At(PC)),
-        (At(7), resume, At(PC)),
+        (At(HANDLER), resume, At(PC)),
         (calling, end, NotRunning),
         (NotRunning, end, NotRunning),
     ];
@@ -325,7 +333,7 @@ fn every_class_has_its_rule() {
         (At(PC + 2), signal(PC)),
         (SyscallReturn { after: PC + 2, number: 1 }, path),
         (SyscallReturn { after: PC + 2, number: 1 }, gap),
-        (called, signal(0)),
+        (called, signal(AppPc::NONE)),
         (calling, path),
         (calling, signal(again)),
         (calling, resume),

@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use codec::path::{self, EncodedWords, PathCoder};
 use codec::streams::Compressor;
+use entity::ThreadId;
 
 use super::contention::Contention;
 use super::output::Output;
 use super::pending::PendingData;
 use super::{Codec, Options, Pressure, Spare};
+use crate::InstructionIndex;
 use crate::access::AccessBuffer;
 use crate::code_chunk::CodeContent;
 use crate::container::{
@@ -37,7 +39,7 @@ pub(super) enum Job {
 /// A path chunk, and the data chunk behind it.
 pub(super) struct PathJob {
     pub image: u32,
-    pub thread: u32,
+    pub thread: ThreadId,
     pub words: Vec<u32>,
     pub data: Option<Box<PendingData>>,
 }
@@ -70,7 +72,7 @@ pub(super) struct Worker {
     next: Option<Job>,
     accesses: AccessBuffer,
     compressor: Compressor,
-    threads: BTreeMap<u32, ThreadSummary>,
+    threads: BTreeMap<ThreadId, ThreadSummary>,
     summary: Summary,
     give_back: SyncSender<Spare>,
     failure: Arc<Mutex<Option<WriteError>>>,
@@ -245,7 +247,7 @@ impl Worker {
             let header = PathHeader {
                 thread,
                 image,
-                first_instruction: summary.counts.instructions,
+                first_instruction: InstructionIndex::new(summary.counts.instructions),
                 counts: total.counts,
                 first_tsc: total.first_tsc,
                 last_tsc: total.last_tsc,
@@ -271,7 +273,7 @@ impl Worker {
     }
 
     /// Appends the data of the path chunk just written.
-    fn data(&mut self, thread: u32, words: &[u32], data: &mut PendingData) -> Result<(), WriteError> {
+    fn data(&mut self, thread: ThreadId, words: &[u32], data: &mut PendingData) -> Result<(), WriteError> {
         let mut total = data.total;
         for (at, own) in &data.signals {
             total.event(&self.program, words.get(*at..).unwrap_or(&[]), own, &mut self.accesses);
@@ -412,8 +414,8 @@ fn accesses(header: &DataHeader) -> Counts {
 
 /// Adds a path chunk to what is known of its thread. Reader and writer count alike.
 pub(crate) fn count_path(summary: &mut ThreadSummary, header: &PathHeader, word_bytes: u64) {
-    if header.first_tsc != 0 || header.last_tsc != 0 {
-        let first = summary.first_tsc == 0 && summary.last_tsc == 0;
+    if !header.first_tsc.is_none() || !header.last_tsc.is_none() {
+        let first = summary.first_tsc.is_none() && summary.last_tsc.is_none();
         summary.first_tsc = if first { header.first_tsc } else { summary.first_tsc.min(header.first_tsc) };
         summary.last_tsc = summary.last_tsc.max(header.last_tsc);
     }

@@ -6,11 +6,12 @@
 use std::collections::HashMap;
 
 use trackway_trace::{
-    AccessDescriptors, DataMode, Event, Exit, Fragment, Module, Options, Recording, Summary, Terminator, ThreadInfo,
-    Writer,
+    AccessDescriptors, AppPc, BlockId, DataMode, Event, Exit, Fragment, FragmentId, Module, Options, PathId, Recording,
+    Summary, Terminator, ThreadId, ThreadInfo, Tsc, Writer,
 };
 use wire::code::{
-    self, TAKEN, TERMINATOR_DIRECT, TERMINATOR_INDIRECT, TERMINATOR_NOT_TAKEN, TERMINATOR_SYSCALL, TERMINATOR_TAKEN,
+    self, FragmentBlock, FragmentExit, TERMINATOR_DIRECT, TERMINATOR_INDIRECT, TERMINATOR_NOT_TAKEN,
+    TERMINATOR_SYSCALL, TERMINATOR_TAKEN,
 };
 use wire::word;
 
@@ -49,25 +50,25 @@ enum Ending {
 
 #[derive(Clone, Debug)]
 struct Block {
-    id: u32,
-    address: u64,
+    id: BlockId,
+    address: AppPc,
     code: Vec<u8>,
     /// Addresses of its instructions.
-    instructions: Vec<u64>,
+    instructions: Vec<AppPc>,
     ending: Ending,
 }
 
 impl Block {
-    fn end(&self) -> u64 {
+    fn end(&self) -> AppPc {
         self.address + self.code.len() as u64
     }
 }
 
 struct Chain {
-    first_path: u32,
+    fragment: FragmentId,
     /// Block, and whether it goes on to the next one by a taken branch.
     blocks: Vec<(usize, bool)>,
-    exits: Vec<u32>,
+    exits: Vec<FragmentExit>,
     accesses: Vec<Planned>,
     /// Bytes of data up to the end of each block.
     lengths: Vec<usize>,
@@ -78,13 +79,13 @@ struct Chain {
 #[derive(Debug)]
 struct Planned {
     plan: code::AccessDescriptor,
-    pc: u64,
+    pc: AppPc,
 }
 
 /// One access as it was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    pub pc: u64,
+    pub pc: AppPc,
     pub writes: bool,
     pub address: u64,
     pub value: Vec<u8>,
@@ -101,7 +102,7 @@ pub struct Image {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    Step { address: u64, instructions: u32, leave: Terminator, next: u64 },
+    Step { address: AppPc, instructions: u32, leave: Terminator, next: AppPc },
     Event(Event),
 }
 
@@ -112,10 +113,10 @@ impl Image {
         let endings: Vec<Ending> = (0..count).map(|place| random_ending(random, place, count)).collect();
         let bodies: Vec<Vec<&[u8]>> =
             (0..count).map(|_| (0..random.below(6)).map(|_| NOPS[random.below(NOPS.len())]).collect()).collect();
-        let mut addresses = vec![0x40_0000];
+        let mut addresses = vec![AppPc::new(0x40_0000)];
         for (body, ending) in bodies.iter().zip(&endings) {
             let length: usize = body.iter().map(|nop| nop.len()).sum::<usize>() + ending_length(*ending);
-            addresses.push(addresses.last().unwrap() + length as u64);
+            addresses.push(*addresses.last().unwrap() + length as u64);
         }
         let blocks = (0..count).map(|place| {
             let mut code = Vec::new();
@@ -125,7 +126,7 @@ impl Image {
                 code.extend_from_slice(nop);
             }
             instructions.push(addresses[place] + code.len() as u64);
-            let target = |to: usize| (addresses[to].wrapping_sub(addresses[place + 1]) as u32).to_le_bytes();
+            let target = |to: usize| ((addresses[to] - addresses[place + 1]) as u32).to_le_bytes();
             match endings[place] {
                 Ending::Conditional(to) => code.extend([&[0x0f, 0x85][..], &target(to)].concat()),
                 Ending::Jump(to) => code.extend([&[0xe9][..], &target(to)].concat()),
@@ -138,7 +139,13 @@ impl Image {
                 Ending::Trap => code.push(0xcc),
             }
             *next_block += 1;
-            Block { id: *next_block, address: addresses[place], code, instructions, ending: endings[place] }
+            Block {
+                id: BlockId::new(*next_block),
+                address: addresses[place],
+                code,
+                instructions,
+                ending: endings[place],
+            }
         });
         Self { blocks: blocks.collect(), chains: Vec::new(), by_head: HashMap::new(), announced: 0 }
     }
@@ -153,42 +160,42 @@ impl Image {
         let mut at = head;
         let length = 1 + random.below(8);
         loop {
-            let number = blocks.len() as u32 + 1;
-            let last = number as usize == length || at + 1 == self.blocks.len();
+            let number = blocks.len() as u16 + 1;
+            let last = usize::from(number) == length || at + 1 == self.blocks.len();
             let after = at + 1;
             let (taken, next) = match self.blocks[at].ending {
                 Ending::Conditional(to) => {
                     let taken = random.one_in(2);
                     if last || taken {
-                        exits.push(number | TERMINATOR_NOT_TAKEN << 16);
+                        exits.push(FragmentExit::new(number, TERMINATOR_NOT_TAKEN));
                     }
                     if last || !taken {
-                        exits.push(number | TERMINATOR_TAKEN << 16);
+                        exits.push(FragmentExit::new(number, TERMINATOR_TAKEN));
                     }
                     (taken, Some(if taken { to } else { after }))
                 }
                 Ending::Jump(to) | Ending::Call(to) => {
                     if last {
-                        exits.push(number | TERMINATOR_DIRECT << 16);
+                        exits.push(FragmentExit::new(number, TERMINATOR_DIRECT));
                     }
                     (false, Some(to))
                 }
                 Ending::Return => {
-                    exits.push(number | TERMINATOR_INDIRECT << 16);
+                    exits.push(FragmentExit::new(number, TERMINATOR_INDIRECT));
                     // As if the fragment held the call that is returned from.
                     (false, random.one_in(3).then(|| random.below(self.blocks.len())))
                 }
                 Ending::IndirectJump | Ending::IndirectCall => {
-                    exits.push(number | TERMINATOR_INDIRECT << 16);
+                    exits.push(FragmentExit::new(number, TERMINATOR_INDIRECT));
                     (false, None)
                 }
                 Ending::Syscall => {
-                    exits.push(number | TERMINATOR_SYSCALL << 16);
+                    exits.push(FragmentExit::new(number, TERMINATOR_SYSCALL));
                     (false, None)
                 }
                 Ending::Cut | Ending::Trap => {
                     if last || self.blocks[at].ending == Ending::Trap {
-                        exits.push(number | TERMINATOR_DIRECT << 16);
+                        exits.push(FragmentExit::new(number, TERMINATOR_DIRECT));
                     }
                     (false, (self.blocks[at].ending == Ending::Cut).then_some(after))
                 }
@@ -199,10 +206,10 @@ impl Image {
                 _ => break,
             }
         }
-        let first_path = *next_path;
+        let fragment = FragmentId::new(PathId::new(*next_path));
         *next_path += exits.len() as u32;
         let (accesses, lengths) = self.plan(random, &blocks);
-        self.chains.push(Chain { first_path, blocks, exits, accesses, lengths });
+        self.chains.push(Chain { fragment, blocks, exits, accesses, lengths });
         self.by_head.entry(head).or_default().push(self.chains.len() - 1);
         self.chains.len() - 1
     }
@@ -266,16 +273,15 @@ impl Image {
     /// Hands fragments to the writer that it has not seen.
     pub fn announce(&mut self, image: u32, data: DataMode, writer: &mut Writer) {
         for chain in &self.chains[self.announced..] {
-            let taken = |taken| if taken { TAKEN } else { 0 };
-            let blocks: Vec<u32> =
-                chain.blocks.iter().map(|&(block, is_taken)| self.blocks[block].id | taken(is_taken)).collect();
-            let fragment = Fragment { first_path: chain.first_path, blocks: &blocks, exits: &chain.exits };
+            let block = |&(block, is_taken): &(usize, bool)| FragmentBlock::new(self.blocks[block].id, is_taken);
+            let blocks: Vec<FragmentBlock> = chain.blocks.iter().map(block).collect();
+            let fragment = Fragment { fragment: chain.fragment, blocks: &blocks, exits: &chain.exits };
             writer.fragment(image, &fragment).unwrap();
             if data != DataMode::None {
-                let lengths: Vec<u32> =
-                    chain.exits.iter().map(|exit| chain.lengths[(exit & 0xffff) as usize - 1] as u32).collect();
+                let length = |exit: &FragmentExit| chain.lengths[usize::from(exit.block_count()) - 1] as u32;
+                let lengths: Vec<u32> = chain.exits.iter().map(length).collect();
                 let accesses: Vec<code::AccessDescriptor> = chain.accesses.iter().map(|planned| planned.plan).collect();
-                let plan = AccessDescriptors { first_path: chain.first_path, lengths: &lengths, accesses: &accesses };
+                let plan = AccessDescriptors { fragment: chain.fragment, lengths: &lengths, accesses: &accesses };
                 writer.access_descriptors(&plan).unwrap();
             }
         }
@@ -349,7 +355,7 @@ impl Planned {
 /// A thread that executes an image at random.
 #[derive(Debug)]
 pub struct Thread {
-    pub number: u32,
+    pub number: ThreadId,
     at: usize,
     pub words: Vec<u32>,
     pub expected: Vec<Expected>,
@@ -360,7 +366,7 @@ pub struct Thread {
     turn: u64,
     /// How surely conditional branches go the same way every time; the higher, the surer.
     habit: usize,
-    tsc: u64,
+    tsc: Tsc,
     clock: Clock,
     /// Whether events record accesses.
     tells: bool,
@@ -385,7 +391,7 @@ impl Default for Clock {
 }
 
 impl Thread {
-    pub fn new(number: u32, setting: &Setting) -> Self {
+    pub fn new(number: ThreadId, setting: &Setting) -> Self {
         Self {
             number,
             at: 0,
@@ -396,43 +402,46 @@ impl Thread {
             fs_base: 0,
             turn: 0,
             habit: setting.habit,
-            tsc: 1000 + u64::from(number) * setting.clock.delay,
+            tsc: Tsc::new(1000 + u64::from(number.get()) * setting.clock.delay),
             clock: setting.clock,
             tells: setting.tells,
         }
     }
 
-    fn time(&mut self, random: &mut Random) -> u64 {
-        self.tsc += self.clock.least + random.next() % self.clock.more;
+    fn time(&mut self, random: &mut Random) -> Tsc {
+        let mut ticks = self.tsc.get() + self.clock.least + random.next() % self.clock.more;
         if self.clock.goes_back && random.one_in(8) {
-            self.tsc = self.tsc.saturating_sub(random.next() % (5 * self.clock.more)).max(1);
+            ticks = ticks.saturating_sub(random.next() % (5 * self.clock.more)).max(1);
         }
+        self.tsc = Tsc::new(ticks);
         self.tsc
     }
 
     /// An access that belongs to what is executed next.
     fn tell(&mut self, image: &Image, random: &mut Random) {
-        let (pc, address) = (image.blocks[self.at].address, random.next() >> 20);
+        let (pc, address) = (image.blocks[self.at].address.get(), random.next() >> 20);
         self.words.push(word::event(word::ACCESS, 2 << 8));
         self.words.extend([pc, address].into_iter().flat_map(|value| [value as u32, (value >> 32) as u32]));
         self.words.push(8);
         self.data.extend(random.next().to_le_bytes());
     }
 
-    fn event(&mut self, event: Event, low: u32, interrupted: Option<(u32, u32)>) {
+    fn event(&mut self, event: Event, low: u32, interrupted: Option<(FragmentId, u32)>) {
         let split = |value: u64| [value as u32, (value >> 32) as u32];
+        let (address, time) = (|pc: AppPc| split(pc.get()), |tsc: Tsc| split(tsc.get()));
         let (kind, payload) = match event {
-            Event::Start { pc, tsc } => (word::START, [split(pc), split(tsc)].concat()),
-            Event::Time { tsc } => (word::TIME, split(tsc).to_vec()),
-            Event::Syscall { number, tsc } => (word::SYSCALL, [&[number][..], &split(tsc)].concat()),
+            Event::Start { pc, tsc } => (word::START, [address(pc), time(tsc)].concat()),
+            Event::Time { tsc } => (word::TIME, time(tsc).to_vec()),
+            Event::Syscall { number, tsc } => (word::SYSCALL, [&[number][..], &time(tsc)].concat()),
             Event::Signal { pc, handler, tsc, .. } => {
-                let (fragment, blocks) = interrupted.unwrap_or((0, 0));
-                (word::SIGNAL, [&[fragment, blocks][..], &split(pc), &split(handler), &split(tsc)].concat())
+                let (first_path, blocks) =
+                    interrupted.map_or((0, 0), |(fragment, blocks)| (fragment.first_path().get(), blocks));
+                (word::SIGNAL, [&[first_path, blocks][..], &address(pc), &address(handler), &time(tsc)].concat())
             }
-            Event::Resume { pc, tsc } => (word::RESUME, [split(pc), split(tsc)].concat()),
-            Event::End { tsc } => (word::END, split(tsc).to_vec()),
-            Event::Child { thread, os_tid } => (word::CHILD, vec![thread, os_tid]),
-            Event::Detach { tsc } => (word::DETACH, split(tsc).to_vec()),
+            Event::Resume { pc, tsc } => (word::RESUME, [address(pc), time(tsc)].concat()),
+            Event::End { tsc } => (word::END, time(tsc).to_vec()),
+            Event::Child { thread, os_tid } => (word::CHILD, vec![thread.get(), os_tid]),
+            Event::Detach { tsc } => (word::DETACH, time(tsc).to_vec()),
             Event::FsBase { base } => (word::FS_BASE, split(base).to_vec()),
             Event::Gap { .. } | Event::Unfinished { .. } | Event::Lost => unreachable!(),
         };
@@ -478,7 +487,7 @@ impl Thread {
         // The next step shows the target of an indirect transfer; here there is none.
         let last = self.expected.iter_mut().rev().find(|item| !matches!(item, Expected::Event(Event::Time { .. })));
         if let Some(Expected::Step { leave: Terminator::Indirect, next, .. }) = last {
-            *next = 0;
+            *next = AppPc::NONE;
         }
         let tsc = self.time(random);
         let event = if random.one_in(2) { Event::End { tsc } } else { Event::Detach { tsc } };
@@ -519,16 +528,16 @@ impl Thread {
                     _ => true,
                 };
             if !follows {
-                let exit = (place as u32 + 1) | way << 16;
+                let exit = FragmentExit::new(place as u16 + 1, way);
                 let number = chain.exits.iter().position(|&other| other == exit).expect("there is an exit");
-                self.words.push(chain.first_path + number as u32);
+                self.words.push(chain.fragment.path(number as u32).get());
                 self.data.extend_from_slice(&data[..chain.lengths[place]]);
                 if way == TERMINATOR_SYSCALL {
                     // Above rt_sigreturn, which comes back elsewhere.
                     let (number, tsc) = (16 + random.below(400) as u32, self.time(random));
                     self.event(Event::Syscall { number, tsc }, 0, None);
                     if random.one_in(4) {
-                        self.event(Event::Child { thread: 77, os_tid: 88 }, 0, None);
+                        self.event(Event::Child { thread: ThreadId::new(77), os_tid: 88 }, 0, None);
                     }
                 }
                 return;
@@ -587,7 +596,7 @@ impl Thread {
         self.at = random.below(image.blocks.len());
         let tsc = self.time(random);
         let event = Event::Signal { signal: 11, pc, handler: image.blocks[self.at].address, tsc };
-        self.event(event, 11 | (end as u32 / 4) << 8, Some((chain.first_path, place as u32)));
+        self.event(event, 11 | (end as u32 / 4) << 8, Some((chain.fragment, place as u32)));
         let handler = self.at;
         if random.one_in(2) {
             self.at = random.below(image.blocks.len());
@@ -599,7 +608,7 @@ impl Thread {
     }
 
     /// Addresses of all instructions executed.
-    pub fn instructions(&self, addresses: &HashMap<u64, Vec<u64>>) -> Vec<u64> {
+    pub fn instructions(&self, addresses: &HashMap<AppPc, Vec<AppPc>>) -> Vec<AppPc> {
         let mut all = Vec::new();
         for expected in &self.expected {
             if let Expected::Step { address, instructions, .. } = expected {
@@ -631,7 +640,7 @@ pub struct Recorded {
     pub threads: Vec<Thread>,
     pub summary: Summary,
     /// Of every block of every image: by image and address, the addresses of its instructions.
-    pub addresses: Vec<HashMap<u64, Vec<u64>>>,
+    pub addresses: Vec<HashMap<AppPc, Vec<AppPc>>>,
 }
 
 /// Executes random programs and records them in `path`.
@@ -641,20 +650,23 @@ pub fn record(path: &std::path::Path, setting: &Setting) -> Recorded {
         Recording { command: vec!["random".into()], pid: 1, tsc_hz: 5, data: setting.data, ..Recording::default() };
     let mut writer = Writer::create_with(path, &recording, setting.options).unwrap();
     let (mut next_block, mut next_path) = (0, 1);
-    let mut threads: Vec<Thread> = (0..setting.threads).map(|number| Thread::new(number, setting)).collect();
+    let mut threads: Vec<Thread> =
+        (0..setting.threads).map(|number| Thread::new(ThreadId::new(number), setting)).collect();
     let mut addresses = Vec::new();
     for number in 0..setting.images {
         let mut image = Image::random(&mut random, setting.blocks, &mut next_block);
         addresses.push(image.blocks.iter().map(|block| (block.address, block.instructions.clone())).collect());
         image.define_blocks(number, &mut writer);
-        let module = Module { address: 0x40_0000, length: 0x1000, file_offset: 0, path: "/bin/random".into(), tsc: 1 };
+        let (path, tsc) = ("/bin/random".into(), Tsc::new(1));
+        let module = Module { address: 0x40_0000, length: 0x1000, file_offset: 0, path, tsc };
         writer.module(number, &module).unwrap();
         let mut sent = vec![(0, 0); threads.len()];
         for thread in &mut threads {
-            let parent = thread.number.checked_sub(1);
-            let info = ThreadInfo { thread: thread.number, os_tid: 100 + thread.number, parent, image: number };
+            let own = thread.number.get();
+            let parent = own.checked_sub(1).map(ThreadId::new);
+            let info = ThreadInfo { thread: thread.number, os_tid: 100 + own, parent, image: number };
             writer.thread(&info).unwrap();
-            sent[thread.number as usize] = (thread.words.len(), thread.data.len());
+            sent[thread.number.get() as usize] = (thread.words.len(), thread.data.len());
             thread.start(&image, &mut random);
         }
         for _ in 0..setting.runs {
@@ -666,10 +678,10 @@ pub fn record(path: &std::path::Path, setting: &Setting) -> Recorded {
         }
         for thread in &mut threads {
             thread.end(&mut random);
-            send(&mut writer, (number, setting.data), &mut image, thread, &mut sent[thread.number as usize]);
+            send(&mut writer, (number, setting.data), &mut image, thread, &mut sent[thread.number.get() as usize]);
         }
     }
-    writer.unmapped(0, 0x40_0000, 1, 999).unwrap();
+    writer.unmapped(0, 0x40_0000, 1, Tsc::new(999)).unwrap();
     let summary = writer.finish(Exit::Code(3)).unwrap();
     Recorded { threads, summary, addresses }
 }
