@@ -1,8 +1,10 @@
 //! The emitter: machine code, byte by byte. Nothing emitted here changes the flags.
 
+use entity::AppPc;
 use iced_x86::Register;
 use wire::word;
 
+use crate::cache_pc::CachePc;
 use crate::tcb;
 
 /// The indirect-branch table: addresses of indirect entries, indexed by the low bits of the
@@ -16,8 +18,8 @@ pub struct Table {
 
 impl Table {
     /// Index of the slot of an application address.
-    pub fn index(self, address: u64) -> usize {
-        (address & self.mask()) as usize
+    pub fn index(self, address: AppPc) -> usize {
+        (address.get() & self.mask()) as usize
     }
 
     /// The low address bits that make up the index.
@@ -29,13 +31,13 @@ impl Table {
 /// Appends to a buffer that will be executed at `address`.
 pub struct Emitter<'a> {
     buffer: &'a mut [u8],
-    address: u64,
+    address: CachePc,
     position: usize,
     overflow: bool,
 }
 
 impl<'a> Emitter<'a> {
-    pub fn new(buffer: &'a mut [u8], address: u64) -> Self {
+    pub fn new(buffer: &'a mut [u8], address: CachePc) -> Self {
         Self { buffer, address, position: 0, overflow: false }
     }
 
@@ -44,7 +46,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Address of the next byte.
-    pub fn here(&self) -> u64 {
+    pub fn here(&self) -> CachePc {
         self.address + self.position as u64
     }
 
@@ -77,7 +79,7 @@ impl<'a> Emitter<'a> {
     }
 
     pub fn align(&mut self, alignment: u64) {
-        while !self.here().is_multiple_of(alignment) && !self.overflow {
+        while !self.here().get().is_multiple_of(alignment) && !self.overflow {
             self.bytes(&[0x90]);
         }
     }
@@ -110,28 +112,38 @@ impl<'a> Emitter<'a> {
 
     /// `jmp rel32` whose displacement lies within eight aligned bytes, so that it can be changed
     /// while others execute it. Returns the position of the displacement.
-    pub fn jump_patchable(&mut self, target: u64) -> usize {
-        while (self.here() + 1) % 8 > 4 && !self.overflow {
+    pub fn jump_patchable(&mut self, target: CachePc) -> usize {
+        while (self.here() + 1).get() % 8 > 4 && !self.overflow {
             self.bytes(&[0x90]);
         }
         self.jump(target)
     }
 
     /// `jmp rel32`. Returns the position of the displacement.
-    pub fn jump(&mut self, target: u64) -> usize {
+    pub fn jump(&mut self, target: CachePc) -> usize {
         self.bytes(&[0xe9]);
         self.relative(target)
     }
 
+    /// `jmp rel32` to where [`Self::land`] is called later with the returned position.
+    pub fn jump_ahead(&mut self) -> usize {
+        self.jump(CachePc::NONE)
+    }
+
     /// `jcc rel32`. Returns the position of the displacement.
-    pub fn jump_if(&mut self, condition: u8, target: u64) -> usize {
+    fn jump_if(&mut self, condition: u8, target: CachePc) -> usize {
         self.bytes(&[0x0f, 0x80 | condition]);
         self.relative(target)
     }
 
-    fn relative(&mut self, target: u64) -> usize {
+    /// `jcc rel32` to where [`Self::land`] is called later with the returned position.
+    pub fn jump_ahead_if(&mut self, condition: u8) -> usize {
+        self.jump_if(condition, CachePc::NONE)
+    }
+
+    fn relative(&mut self, target: CachePc) -> usize {
         let position = self.position;
-        let displacement = target.wrapping_sub(self.here() + 4) as u32;
+        let displacement = (target - (self.here() + 4)) as u32;
         self.bytes(&displacement.to_le_bytes());
         position
     }
@@ -314,8 +326,8 @@ impl<'a> Emitter<'a> {
 
     /// An indirect entry for `target`: goes to the dispatcher unless rcx is the target, and
     /// restores rcx and rdx.
-    pub fn indirect_entry(&mut self, target: u64) {
-        self.load_constant(2, target.wrapping_neg());
+    pub fn indirect_entry(&mut self, target: AppPc) {
+        self.load_constant(2, target.get().wrapping_neg());
         self.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
         self.bytes(&[0xe3, 8]); // jrcxz over the next instruction
         self.jump_gs(tcb::MISMATCH_ENTRY);
@@ -332,7 +344,7 @@ mod tests {
 
     use super::*;
 
-    const ADDRESS: u64 = 0x7000_0000;
+    const ADDRESS: CachePc = CachePc::new(0x7000_0000);
 
     fn emit(write: impl FnOnce(&mut Emitter)) -> (Vec<u8>, Vec<Instruction>) {
         let mut room = [0; 512];
@@ -341,7 +353,7 @@ mod tests {
         assert!(!out.overflowed());
         let length = out.position();
         let code = room[..length].to_vec();
-        let instructions = isa::decoder(ADDRESS, &code).into_iter().collect();
+        let instructions = isa::decoder(AppPc::new(ADDRESS.get()), &code).into_iter().collect();
         (code, instructions)
     }
 
@@ -405,20 +417,20 @@ mod tests {
     #[test]
     fn jumps_lead_to_their_target() {
         for target in [ADDRESS, ADDRESS + 2, ADDRESS + 0x7000_0000, ADDRESS - 0x6000_0000] {
-            assert_eq!(one(|out| _ = out.jump(target)).near_branch_target(), target);
+            assert_eq!(one(|out| _ = out.jump(target)).near_branch_target(), target.get());
             for condition in 0..16 {
                 let jump = one(|out| _ = out.jump_if(condition, target));
-                assert_eq!(jump.near_branch_target(), target);
+                assert_eq!(jump.near_branch_target(), target.get());
                 assert_eq!(jump.condition_code() as u8, condition + 1, "in the order of machine code, after None");
             }
         }
         let (_, instructions) = emit(|out| {
-            let site = out.jump(0);
+            let site = out.jump_ahead();
             out.bytes(&[0x90; 9]);
             out.land(site);
             out.bytes(&[0xc3]);
         });
-        assert_eq!(instructions[0].near_branch_target(), ADDRESS + 14);
+        assert_eq!(instructions[0].near_branch_target(), (ADDRESS + 14).get());
     }
 
     #[test]
@@ -427,10 +439,10 @@ mod tests {
             let (_, instructions) = emit(|out| {
                 out.bytes(&vec![0x90; before]);
                 let position = out.jump_patchable(ADDRESS);
-                let site = ADDRESS + position as u64;
+                let site = ADDRESS.get() + position as u64;
                 assert_eq!(site / 8, (site + 3) / 8);
             });
-            assert_eq!(instructions.last().unwrap().near_branch_target(), ADDRESS);
+            assert_eq!(instructions.last().unwrap().near_branch_target(), ADDRESS.get());
         }
     }
 
@@ -451,7 +463,7 @@ mod tests {
                 out.bytes(&value.to_le_bytes());
             });
             assert_eq!(instructions[0].code(), Code::Push_rm64);
-            let literal = (instructions[0].ip_rel_memory_address() - ADDRESS) as usize;
+            let literal = (instructions[0].ip_rel_memory_address() - ADDRESS.get()) as usize;
             assert_eq!(code[literal..literal + 8], value.to_le_bytes());
         }
     }
@@ -495,7 +507,7 @@ mod tests {
             out.spill_scratch();
             out.reload_scratch();
             out.exit_stub(1);
-            out.indirect_entry(0x40_0000);
+            out.indirect_entry(AppPc::new(0x40_0000));
             out.jump_indirect(table(0x6000_0000, true));
             out.jump_indirect(table(0x6000_0000, false));
             out.jump_indirect(table(0x5500_0000_0000, true));
@@ -521,8 +533,8 @@ mod tests {
             assert_eq!((jump.memory_index(), jump.memory_index_scale()), (Register::RDX, 8));
             assert_eq!(jump.memory_displacement64(), table.address);
             assert!((table.mask() + 1).is_power_of_two() && (table.mask() + 1) * 8 <= wire::TABLE_BYTES as u64);
-            assert_eq!(table.index(0x7fff_1234_5678), (0x7fff_1234_5678 & table.mask()) as usize);
-            assert_eq!(table.index(u64::MAX), table.mask() as usize);
+            assert_eq!(table.index(AppPc::new(0x7fff_1234_5678)), (0x7fff_1234_5678 & table.mask()) as usize);
+            assert_eq!(table.index(AppPc::new(u64::MAX)), table.mask() as usize);
         }
     }
 

@@ -10,6 +10,7 @@ use alloc::alloc::{Layout, alloc, dealloc};
 use core::arch::asm;
 use core::sync::atomic::Ordering;
 
+use entity::{FragmentId, PathId};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use wire::{DATA_VALUES, RAX, RCX, RDI, RDX, RSI, word};
 
@@ -33,7 +34,7 @@ pub fn is_known(instruction: &Instruction) -> bool {
 pub fn string_progress(tcb: &Tcb) -> ([u8; 32], usize) {
     let mut bytes = [0; isa::INSTRUCTION_BYTES_MAX];
     let length = memory::read_bytes(tcb.registers.rip, &mut bytes);
-    let shape = string_shape(&isa::decoder(tcb.registers.rip, &bytes[..length]).decode());
+    let shape = string_shape(&isa::decoder(tcb.pc(), &bytes[..length]).decode());
     let general = &tcb.registers.general;
     let (mut pairs, mut count) = ([0; 32], 0);
     let operands = [(shape.reads_source, RSI), (shape.reads_destination || shape.writes_destination, RDI)];
@@ -47,12 +48,11 @@ pub fn string_progress(tcb: &Tcb) -> ([u8; 32], usize) {
 }
 
 /// Executes the instruction at `tcb.registers.rip`, which is the only one of the path `path`.
-pub fn run(tcb: &mut Tcb, path: u32) {
-    let pc = tcb.registers.rip;
+pub fn run(tcb: &mut Tcb, path: PathId) {
     let mut bytes = [0; isa::INSTRUCTION_BYTES_MAX];
-    let length = memory::read_bytes(pc, &mut bytes);
-    let instruction = isa::decoder(pc, &bytes[..length]).decode();
-    tcb.progress = Progress { fragment: path, blocks: 0, data: 0 };
+    let length = memory::read_bytes(tcb.registers.rip, &mut bytes);
+    let instruction = isa::decoder(tcb.pc(), &bytes[..length]).decode();
+    tcb.progress = Progress { fragment: FragmentId::new(path), blocks: 0, data: 0 };
     tcb.signals().accessing.set(true);
     execute(tcb, &instruction);
     tcb.signals().accessing.set(false);

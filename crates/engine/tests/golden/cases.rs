@@ -1,5 +1,7 @@
 //! The superblocks that the golden text shows.
 
+use entity::AppPc;
+use trackway_engine::cache_pc::CachePc;
 use trackway_engine::translate::Order;
 
 /// Where application code and cache lie.
@@ -14,19 +16,19 @@ pub enum Place {
 }
 
 impl Place {
-    pub fn application(self) -> u64 {
-        match self {
+    pub fn application(self) -> AppPc {
+        AppPc::new(match self {
             Self::Low => 0x40_0000,
             Self::High | Self::Far => 0x5555_5000_0000,
-        }
+        })
     }
 
-    pub fn cache(self) -> u64 {
-        match self {
+    pub fn cache(self) -> CachePc {
+        CachePc::new(match self {
             Self::Low => 0x1000_0000,
             Self::High => 0x5555_4000_0000,
             Self::Far => 0x5554_e000_0000,
-        }
+        })
     }
 }
 
