@@ -102,7 +102,7 @@ fn sign_extend(value: u64, bytes: usize) -> i64 {
 }
 
 /// Address of the memory operand.
-fn address(tcb: &Tcb, instruction: &Instruction) -> u64 {
+fn operand_address(tcb: &Tcb, instruction: &Instruction) -> u64 {
     let at = (0..instruction.op_count()).find(|&at| instruction.op_kind(at) == OpKind::Memory).unwrap_or(0);
     let value = |name: Register, _, _| match name {
         Register::FS => Some(ring::fs_base()),

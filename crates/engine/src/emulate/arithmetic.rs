@@ -6,7 +6,7 @@ use core::arch::asm;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use wire::RAX;
 
-use super::{address, load, mask, record, register, set_part, sign_extend, store};
+use super::{load, mask, operand_address, record, register, set_part, sign_extend, store};
 use crate::owners;
 use crate::tcb::Tcb;
 
@@ -100,7 +100,7 @@ unsafe fn compare_exchange(address: u64, bytes: usize, old: u64, new: u64) -> u6
 /// `xadd` and `cmpxchg` with one of the high byte registers.
 pub(super) fn modify(tcb: &mut Tcb, instruction: &Instruction) {
     let bytes = instruction.memory_size().size();
-    let mut place = address(tcb, instruction);
+    let mut address = operand_address(tcb, instruction);
     let source = match (instruction.op_count(), instruction.op1_kind()) {
         (1, _) => 0,
         (_, OpKind::Register) => register(tcb, instruction.op1_register()),
@@ -110,14 +110,14 @@ pub(super) fn modify(tcb: &mut Tcb, instruction: &Instruction) {
     let is_bit = matches!(mnemonic, Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc);
     if is_bit && instruction.op1_kind() == OpKind::Register {
         let operands = sign_extend(source, bytes) >> (8 * bytes).trailing_zeros();
-        place = place.wrapping_add_signed(operands * bytes as i64);
+        address = address.wrapping_add_signed(operands * bytes as i64);
     }
     if instruction.has_lock_prefix() {
-        owners::disown(place, bytes);
+        owners::disown(address, bytes);
     }
     let flags = tcb.registers.rflags;
     // SAFETY: the application's own access.
-    let mut old = unsafe { load(place, bytes) };
+    let mut old = unsafe { load(address, bytes) };
     let expected = tcb.registers.general[RAX] & mask(bytes);
     let (new, after) = loop {
         let (new, after) = match mnemonic {
@@ -133,11 +133,11 @@ pub(super) fn modify(tcb: &mut Tcb, instruction: &Instruction) {
         }
         if !instruction.has_lock_prefix() {
             // SAFETY: the application's own access.
-            unsafe { store(place, bytes, new) };
+            unsafe { store(address, bytes, new) };
             break (new, after);
         }
         // SAFETY: the application's own access.
-        let found = unsafe { compare_exchange(place, bytes, old, new) };
+        let found = unsafe { compare_exchange(address, bytes, old, new) };
         if found == old {
             break (new, after);
         }
@@ -149,8 +149,8 @@ pub(super) fn modify(tcb: &mut Tcb, instruction: &Instruction) {
         Mnemonic::Cmpxchg if expected != old => set_part(tcb, Register::AL, old),
         _ => {}
     }
-    record(tcb, place, false, &old.to_le_bytes()[..bytes]);
+    record(tcb, address, false, &old.to_le_bytes()[..bytes]);
     if mnemonic != Mnemonic::Bt {
-        record(tcb, place, true, &new.to_le_bytes()[..bytes]);
+        record(tcb, address, true, &new.to_le_bytes()[..bytes]);
     }
 }

@@ -6,7 +6,7 @@ use core::arch::asm;
 use iced_x86::{Instruction, Mnemonic, Register};
 use wire::RAX;
 
-use super::{address, load, record, register, segment_base, set_part, store};
+use super::{load, operand_address, record, register, segment_base, set_part, store};
 use crate::tcb::Tcb;
 
 /// `xlat`: the byte at rbx plus al.
@@ -15,11 +15,11 @@ pub(super) fn translate_byte(tcb: &mut Tcb, instruction: &Instruction) {
     let reach = if instruction.memory_base() == Register::EBX { u64::from(u32::MAX) } else { u64::MAX };
     let base = segment_base(tcb, instruction);
     let offset = tcb.registers.general[RBX].wrapping_add(tcb.registers.general[RAX] & 0xff) & reach;
-    let place = base.wrapping_add(offset);
+    let address = base.wrapping_add(offset);
     // SAFETY: the application's own access.
-    let value = unsafe { load(place, 1) };
+    let value = unsafe { load(address, 1) };
     set_part(tcb, Register::AL, value);
-    record(tcb, place, false, &[value as u8]);
+    record(tcb, address, false, &[value as u8]);
 }
 
 /// `enter` with nesting levels.
@@ -56,7 +56,7 @@ pub(super) fn enter(tcb: &mut Tcb, instruction: &Instruction) {
 /// `fistp` and others that pop what they store. The first pass restores the state, so that the
 /// store to application memory happens, or faults, before anything changes.
 pub(super) fn pop_integer(tcb: &mut Tcb, instruction: &Instruction) {
-    let place = address(tcb, instruction);
+    let address = operand_address(tcb, instruction);
     let bytes = instruction.memory_size().size();
     let mut state = FloatState([0; 512]);
     let mut value = [0u8; 16];
@@ -86,11 +86,11 @@ pub(super) fn pop_integer(tcb: &mut Tcb, instruction: &Instruction) {
         if !finally {
             for (index, byte) in value[..bytes].iter().enumerate() {
                 // SAFETY: the application's own write.
-                unsafe { store(place.wrapping_add(index as u64), 1, u64::from(*byte)) };
+                unsafe { store(address.wrapping_add(index as u64), 1, u64::from(*byte)) };
             }
         }
     }
-    record(tcb, place, true, &value[..bytes]);
+    record(tcb, address, true, &value[..bytes]);
 }
 
 #[repr(C, align(16))]
@@ -98,7 +98,7 @@ struct FloatState([u8; 512]);
 
 /// `movdir64b`: 64 bytes from memory to memory.
 pub(super) fn move_line(tcb: &mut Tcb, instruction: &Instruction) {
-    let source = address(tcb, instruction);
+    let source = operand_address(tcb, instruction);
     let destination = register(tcb, instruction.op0_register());
     let mut line = Line([0; 64]);
     for (index, piece) in line.0.as_chunks_mut::<8>().0.iter_mut().enumerate() {

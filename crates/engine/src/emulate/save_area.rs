@@ -7,7 +7,7 @@ use core::arch::asm;
 use iced_x86::{Instruction, Mnemonic};
 use wire::{RAX, RDX};
 
-use super::{address, record};
+use super::{operand_address, record};
 use crate::memory;
 use crate::tcb::Tcb;
 
@@ -59,8 +59,8 @@ pub fn enabled_components() -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// Bytes of the area that an instruction reads or writes at `place`.
-fn bytes_of_area(tcb: &Tcb, area: SaveArea, place: u64) -> usize {
+/// Bytes of the area that an instruction reads or writes at `address`.
+fn bytes_of_area(tcb: &Tcb, area: SaveArea, address: u64) -> usize {
     /// Where a compact area says what is in it.
     const COMPACT: u64 = 520;
     let [low, high] = [RAX, RDX].map(|at| tcb.registers.general[at] as u32);
@@ -69,7 +69,7 @@ fn bytes_of_area(tcb: &Tcb, area: SaveArea, place: u64) -> usize {
         SaveArea::OldSave | SaveArea::OldRestore => 512,
         SaveArea::Save => area_bytes(requested, false),
         SaveArea::SaveCompact => area_bytes(requested, true),
-        SaveArea::Restore => match memory::read::<u64>(place + COMPACT) {
+        SaveArea::Restore => match memory::read::<u64>(address + COMPACT) {
             Some(components) if components >> 63 != 0 => area_bytes(components, true),
             _ => area_bytes(requested, false),
         },
@@ -78,9 +78,9 @@ fn bytes_of_area(tcb: &Tcb, area: SaveArea, place: u64) -> usize {
 
 /// `xsave`, `xrstor` and their variants, through a copy of the area.
 pub(super) fn save_or_restore(tcb: &mut Tcb, instruction: &Instruction, area: SaveArea) {
-    let place = address(tcb, instruction);
+    let address = operand_address(tcb, instruction);
     let restores = matches!(area, SaveArea::Restore | SaveArea::OldRestore);
-    let bytes = bytes_of_area(tcb, area, place);
+    let bytes = bytes_of_area(tcb, area, address);
     // Room for whatever the processor may write.
     let Ok(layout) = Layout::from_size_align(area_bytes(enabled_components(), false).max(bytes) + 64, 64) else {
         return;
@@ -90,19 +90,19 @@ pub(super) fn save_or_restore(tcb: &mut Tcb, instruction: &Instruction, area: Sa
     if buffer.is_null() {
         return;
     }
-    // SAFETY: the buffer is ours and large enough; the application's own accesses at `place`.
+    // SAFETY: the buffer is ours and large enough; the application's own accesses at `address`.
     unsafe {
         let whole = |copied: u64| copied == bytes as u64;
-        let aligned = place.is_multiple_of(if bytes == 512 { 16 } else { 64 });
-        if !aligned || !whole(memory::copy(buffer as u64, place, bytes as u64)) {
+        let aligned = address.is_multiple_of(if bytes == 512 { 16 } else { 64 });
+        if !aligned || !whole(memory::copy(buffer as u64, address, bytes as u64)) {
             // It faults, as the application's instruction would.
-            transfer_state(tcb, instruction, place as *mut u8);
+            transfer_state(tcb, instruction, address as *mut u8);
         }
         transfer_state(tcb, instruction, buffer);
-        if !restores && !whole(memory::copy(place, buffer as u64, bytes as u64)) {
-            transfer_state(tcb, instruction, place as *mut u8);
+        if !restores && !whole(memory::copy(address, buffer as u64, bytes as u64)) {
+            transfer_state(tcb, instruction, address as *mut u8);
         }
-        record(tcb, place, !restores, core::slice::from_raw_parts(buffer, bytes));
+        record(tcb, address, !restores, core::slice::from_raw_parts(buffer, bytes));
         dealloc(buffer, layout);
     }
 }

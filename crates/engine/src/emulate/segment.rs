@@ -4,7 +4,7 @@ use core::arch::asm;
 
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
-use super::{address, load, number_of, record, register};
+use super::{load, number_of, operand_address, record, register};
 use crate::tcb::Tcb;
 use crate::{gs, ring};
 
@@ -17,19 +17,19 @@ pub(super) fn load_gs(tcb: &mut Tcb, instruction: &Instruction) {
             gs::load_selector(tcb, register(tcb, instruction.op1_register()) as u16);
         }
         Mnemonic::Mov => {
-            let place = address(tcb, instruction);
+            let address = operand_address(tcb, instruction);
             // SAFETY: the application's own access.
-            let selector = unsafe { load(place, 2) } as u16;
+            let selector = unsafe { load(address, 2) } as u16;
             gs::load_selector(tcb, selector);
-            record(tcb, place, false, &selector.to_le_bytes());
+            record(tcb, address, false, &selector.to_le_bytes());
         }
         Mnemonic::Pop => {
-            let (place, bytes) = (tcb.registers.general[RSP], instruction.stack_pointer_increment() as usize);
+            let (address, bytes) = (tcb.registers.general[RSP], instruction.stack_pointer_increment() as usize);
             // SAFETY: the application's own access.
-            let value = unsafe { load(place, bytes) };
+            let value = unsafe { load(address, bytes) };
             gs::load_selector(tcb, value as u16);
-            tcb.registers.general[RSP] = place.wrapping_add(bytes as u64);
-            record(tcb, place, false, &value.to_le_bytes()[..bytes]);
+            tcb.registers.general[RSP] = address.wrapping_add(bytes as u64);
+            record(tcb, address, false, &value.to_le_bytes()[..bytes]);
         }
         _ => load_far_pointer(tcb, instruction),
     }
@@ -37,17 +37,17 @@ pub(super) fn load_gs(tcb: &mut Tcb, instruction: &Instruction) {
 
 /// `lgs`: an offset, then the selector.
 fn load_far_pointer(tcb: &mut Tcb, instruction: &Instruction) {
-    let (place, target) = (address(tcb, instruction), instruction.op0_register());
+    let (address, target) = (operand_address(tcb, instruction), instruction.op0_register());
     let bytes = target.size();
     // SAFETY: the application's own accesses.
-    let (offset, selector) = unsafe { (load(place, bytes), load(place.wrapping_add(bytes as u64), 2) as u16) };
+    let (offset, selector) = unsafe { (load(address, bytes), load(address.wrapping_add(bytes as u64), 2) as u16) };
     gs::load_selector(tcb, selector);
     let kept = if bytes == 2 { tcb.registers.general[number_of(target)] & !0xffff } else { 0 };
     tcb.registers.general[number_of(target)] = kept | offset;
     let mut value = [0; 10];
     value[..bytes].copy_from_slice(&offset.to_le_bytes()[..bytes]);
     value[bytes..bytes + 2].copy_from_slice(&selector.to_le_bytes());
-    record(tcb, place, false, &value[..bytes + 2]);
+    record(tcb, address, false, &value[..bytes + 2]);
 }
 
 /// `wrfsbase`.

@@ -100,7 +100,7 @@ pub(super) fn execute(tcb: &mut Tcb, instruction: &Instruction) {
     open_strings(tcb, &shape, backwards, base, reach);
     while !repeats || tcb.registers.general[RCX] & reach != 0 {
         let [source, destination] = [RSI, RDI].map(|at| tcb.registers.general[at] & reach);
-        let place = base.wrapping_add(source);
+        let address = base.wrapping_add(source);
         if room(tcb) < shape.bytes {
             flush(tcb);
             open_strings(tcb, &shape, backwards, base, reach);
@@ -115,7 +115,7 @@ pub(super) fn execute(tcb: &mut Tcb, instruction: &Instruction) {
         // SAFETY: the application's own accesses.
         unsafe {
             if shape.reads_source {
-                left = load(place, shape.bytes);
+                left = load(address, shape.bytes);
             }
             if shape.reads_destination {
                 right = load(destination, shape.bytes);
