@@ -1,7 +1,7 @@
 //! Builds the engine as an image of its own, checks that it can be injected, and puts it where the
 //! crate embeds it.
 //!
-//! The engine and the two crates that it depends on are build dependencies: each says where its
+//! The engine and the three crates that it depends on are build dependencies: each says where its
 //! sources are, whether that is this repository, cargo's registry or a vendored copy. Cargo runs
 //! this script again when one of them changes. The image is the only program of a package that this
 //! script writes into its output directory.
@@ -56,6 +56,7 @@ fn main() {
 /// Directories of the packages that the image is built from.
 struct Sources {
     engine: PathBuf,
+    entity: PathBuf,
     isa: PathBuf,
     wire: PathBuf,
 }
@@ -64,14 +65,15 @@ impl Sources {
     fn find() -> Self {
         Self {
             engine: directory("engine", engine::MANIFEST_DIRECTORY),
+            entity: directory("entity", entity::MANIFEST_DIRECTORY),
             isa: directory("isa", isa::MANIFEST_DIRECTORY),
             wire: directory("wire", wire::MANIFEST_DIRECTORY),
         }
     }
 
     /// Flags that keep the names of these directories out of the image.
-    fn remapped(&self) -> [String; 3] {
-        [("engine", &self.engine), ("isa", &self.isa), ("wire", &self.wire)]
+    fn remapped(&self) -> [String; 4] {
+        [("engine", &self.engine), ("entity", &self.entity), ("isa", &self.isa), ("wire", &self.wire)]
             .map(|(name, directory)| format!("--remap-path-prefix={}=crates/{name}", directory.display()))
     }
 }
@@ -88,8 +90,8 @@ fn directory(name: &str, compiled: &str) -> PathBuf {
 /// was tested with.
 fn write_package(package: &Path, sources: &Sources) {
     let engine = &sources.engine;
-    let patches = [("trackway-isa", &sources.isa), ("trackway-wire", &sources.wire)]
-        .map(|(name, directory)| format!("{name} = {{ path = {} }}\n", toml_path(directory)));
+    let patches = [("entity", &sources.entity), ("isa", &sources.isa), ("wire", &sources.wire)]
+        .map(|(name, directory)| format!("trackway-{name} = {{ path = {} }}\n", toml_path(directory)));
     let manifest = format!(
         "[package]\nname = 'engine-image'\nedition = '2024'\n\n\
          [[bin]]\nname = 'engine-image'\npath = {}\n\n\

@@ -7,6 +7,7 @@
 
 use alloc::vec::Vec;
 
+use crate::cache_pc::CachePc;
 use crate::fragment::{BlockSpan, Fragment};
 use crate::link::Exit;
 use crate::translate::MapEntry;
@@ -37,10 +38,10 @@ pub enum UnitState {
 }
 
 pub struct Unit {
-    pub start: u64,
-    pub end: u64,
-    pub code_next: u64,
-    pub stubs_next: u64,
+    pub start: CachePc,
+    pub end: CachePc,
+    pub code_next: CachePc,
+    pub stubs_next: CachePc,
     pub state: UnitState,
     /// Number of the opening: units opened later have higher ones.
     pub opened: u64,
@@ -55,11 +56,12 @@ pub struct Unit {
 
 impl Unit {
     const fn new(start: u64) -> Self {
+        let (start, end) = (CachePc::new(start), CachePc::new(start + UNIT_BYTES));
         Self {
             start,
-            end: start + UNIT_BYTES,
+            end,
             code_next: start,
-            stubs_next: start + UNIT_BYTES,
+            stubs_next: end,
             state: UnitState::Free,
             opened: 0,
             fragments: Vec::new(),
@@ -70,8 +72,8 @@ impl Unit {
         }
     }
 
-    fn reaches(&self, pc: u64) -> bool {
-        self.start.abs_diff(pc) < REACH && self.end.abs_diff(pc) < REACH
+    fn reaches(&self, address: u64) -> bool {
+        self.start.get().abs_diff(address) < REACH && self.end.get().abs_diff(address) < REACH
     }
 
     pub fn has_room(&self) -> bool {
@@ -86,7 +88,7 @@ impl Unit {
         let length = (self.stubs_next - self.code_next) as usize;
         // SAFETY: the unit is mapped for good, and no other code uses its free room (the caller's
         // promise).
-        unsafe { core::slice::from_raw_parts_mut(self.code_next as *mut u8, length) }
+        unsafe { core::slice::from_raw_parts_mut(self.code_next.get() as *mut u8, length) }
     }
 
     /// Bytes that it takes, with its tables.
@@ -123,18 +125,20 @@ impl Cache {
         Self { units: Vec::new(), filling: Vec::new(), opened: 0 }
     }
 
-    /// Index of a unit with room, near `pc`, that is being filled.
-    pub fn filling(&self, pc: u64) -> Option<usize> {
-        let fits = |index: &&usize| self.units[**index].reaches(pc) && self.units[**index].has_room();
+    /// Index of a unit with room, near `address`, that is being filled.
+    pub fn filling(&self, address: u64) -> Option<usize> {
+        let fits = |index: &&usize| self.units[**index].reaches(address) && self.units[**index].has_room();
         self.filling.iter().rfind(fits).copied()
     }
 
-    /// Opens a free unit near `pc`, in a new region if there is none. `None` if there is no room.
-    pub fn open(&mut self, pc: u64) -> Option<usize> {
-        let free = |units: &[Unit]| units.iter().position(|unit| unit.state == UnitState::Free && unit.reaches(pc));
+    /// Opens a free unit near `address`, in a new region if there is none. `None` if there is no
+    /// room.
+    pub fn open(&mut self, address: u64) -> Option<usize> {
+        let free =
+            |units: &[Unit]| units.iter().position(|unit| unit.state == UnitState::Free && unit.reaches(address));
         let index = match free(&self.units) {
             Some(index) => index,
-            None => self.add_region(pc).then(|| free(&self.units))??,
+            None => self.add_region(address).then(|| free(&self.units))??,
         };
         self.filling.try_reserve(1).ok()?;
         let units = &mut self.units;
@@ -151,7 +155,7 @@ impl Cache {
         Some(index)
     }
 
-    fn add_region(&mut self, pc: u64) -> bool {
+    fn add_region(&mut self, near: u64) -> bool {
         const STEP: i64 = 256 << 20;
         if self.units.try_reserve(REGION_UNITS).is_err() {
             return false;
@@ -160,7 +164,7 @@ impl Cache {
         // from either.
         let distances = [-2, -3, -4, -5, -1, 6, 5, 4, 3, 2, 1, -6, 0];
         let protection = sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC;
-        let page = pc & !(UNIT_BYTES - 1);
+        let page = near & !(UNIT_BYTES - 1);
         let coarse = distances.into_iter().map(|steps| steps * STEP);
         let most = (REACH / REGION_BYTES) as i64;
         let fine = (-most..most).map(|steps| steps * REGION_BYTES as i64);
@@ -169,7 +173,7 @@ impl Cache {
             let flags = sys::MAP_FIXED_NOREPLACE | sys::MAP_NORESERVE;
             let Some(address) = sys::map(start, REGION_BYTES, protection, flags) else { continue };
             sys::keep_private(address, REGION_BYTES);
-            if !Unit::new(address).reaches(pc) || !Unit::new(address + REGION_BYTES - UNIT_BYTES).reaches(pc) {
+            if !Unit::new(address).reaches(near) || !Unit::new(address + REGION_BYTES - UNIT_BYTES).reaches(near) {
                 // An old kernel takes the address for a hint only.
                 // SAFETY: mapped just now.
                 unsafe { sys::unmap(address, REGION_BYTES) };
@@ -183,10 +187,9 @@ impl Cache {
         false
     }
 
-    /// The index of the unit that `address` is in.
-    pub fn unit_of(&self, address: u64) -> Option<usize> {
-        let offset =
-            |region: &[Unit]| address.checked_sub(region.first()?.start).filter(|offset| *offset < REGION_BYTES);
+    /// The index of the unit that `pc` is in; `None` if that is not in the code cache.
+    pub fn unit_of(&self, pc: CachePc) -> Option<usize> {
+        let offset = |region: &[Unit]| Some(pc - region.first()?.start).filter(|offset| *offset < REGION_BYTES);
         let mut regions = self.units.chunks(REGION_UNITS).enumerate();
         regions.find_map(|(index, region)| Some(index * REGION_UNITS + (offset(region)? / UNIT_BYTES) as usize))
     }

@@ -15,6 +15,9 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::ops::Range;
+
+use entity::{AppPc, FragmentId};
 
 use crate::engine::Engine;
 use crate::maps::{self, Mapping};
@@ -71,8 +74,8 @@ impl Ranges {
 /// The pages that fragments were made from.
 #[derive(Default)]
 pub struct Pages {
-    /// The fragments made from each page, by their first paths.
-    fragments: BTreeMap<u64, Vec<u32>>,
+    /// The fragments made from each page.
+    fragments: BTreeMap<u64, Vec<FragmentId>>,
     /// Ranges that the application may write to and execute.
     writable: Ranges,
     /// Mappings that are shared, with another mapping or another process.
@@ -108,9 +111,9 @@ impl Pages {
         }
     }
 
-    /// Notes that a fragment was made from `[start, end)`.
-    pub fn add(&mut self, fragment: u32, start: u64, end: u64) {
-        for page in start / PAGE..=(end - 1) / PAGE {
+    /// Notes that a fragment was made from this memory.
+    pub fn add(&mut self, fragment: FragmentId, memory: Range<u64>) {
+        for page in memory.start / PAGE..=(memory.end - 1) / PAGE {
             let list = self.fragments.entry(page).or_default();
             if list.last() != Some(&fragment) {
                 list.push(fragment);
@@ -118,9 +121,9 @@ impl Pages {
         }
     }
 
-    /// Forgets that a fragment was made from `[start, end)`.
-    pub fn remove(&mut self, fragment: u32, start: u64, end: u64) {
-        for page in start / PAGE..=(end - 1) / PAGE {
+    /// Forgets that a fragment was made from this memory.
+    pub fn remove(&mut self, fragment: FragmentId, memory: Range<u64>) {
+        for page in memory.start / PAGE..=(memory.end - 1) / PAGE {
             let Some(list) = self.fragments.get_mut(&page) else { continue };
             if let Some(at) = list.iter().position(|entry| *entry == fragment) {
                 list.swap_remove(at);
@@ -132,11 +135,11 @@ impl Pages {
     }
 
     /// The fragments made from the page of `address`.
-    pub fn made_from(&self, address: u64) -> &[u32] {
-        self.fragments.get(&(address / PAGE)).map_or(&[], Vec::as_slice)
+    pub fn made_from(&self, address: AppPc) -> &[FragmentId] {
+        self.fragments.get(&(address.get() / PAGE)).map_or(&[], Vec::as_slice)
     }
 
-    fn take(&mut self, start: u64, end: u64) -> Vec<u32> {
+    fn take(&mut self, start: u64, end: u64) -> Vec<FragmentId> {
         let pages = self.pages_in(start, end);
         pages.into_iter().filter_map(|page| self.fragments.remove(&page)).flatten().collect()
     }
@@ -161,10 +164,10 @@ impl Pages {
     }
 
     /// The same for the block that begins at `address`.
-    pub fn is_checked_block(&self, address: u64, code: &[u8]) -> bool {
+    pub fn is_checked_block(&self, address: AppPc, code: &[u8]) -> bool {
+        let is_checked = |length: usize| self.is_checked(address.get(), address.get() + length as u64);
         // The first test is cheap, and nearly always false.
-        self.is_checked(address, address + code.len() as u64)
-            && self.is_checked(address, address + translate::check::length(address, code) as u64)
+        is_checked(code.len()) && is_checked(translate::check::length(address, code))
     }
 
     /// Write-protects the page of `address`, if the application can write to it.
@@ -172,7 +175,8 @@ impl Pages {
         let start = address & !(PAGE - 1);
         if self.is_writable(address) && !self.is_checked(start, start + PAGE) && self.guarded.insert(address / PAGE) {
             self.any_guarded = true;
-            // SAFETY: a write faults and finds its way to `Engine::written`.
+            // SAFETY: the application's writes fault, and `Engine::on_write_fault` makes them
+            // possible again.
             unsafe { sys::protect(start, PAGE, sys::PROT_READ | sys::PROT_EXEC) };
         }
     }
@@ -212,7 +216,7 @@ impl Pages {
     }
 }
 
-fn remove_range<T>(map: &mut BTreeMap<u64, T>, range: &core::ops::Range<u64>) {
+fn remove_range<T>(map: &mut BTreeMap<u64, T>, range: &Range<u64>) {
     let keys: Vec<u64> = map.range(range.clone()).map(|(key, _)| *key).collect();
     for key in keys {
         map.remove(&key);
@@ -331,7 +335,7 @@ impl Engine {
     pub fn drop_range(&mut self, start: u64, end: u64) -> bool {
         let fragments = self.pages.take(start, end);
         for &fragment in &fragments {
-            self.drop_path(fragment);
+            self.drop_by_id(fragment);
         }
         !fragments.is_empty()
     }
@@ -350,8 +354,8 @@ impl Engine {
 
     /// Guards the page of hot code that is compared at every entry again, unless that has been
     /// tried too often.
-    pub fn retry_guard(&mut self, address: u64) -> bool {
-        let page = address / PAGE;
+    pub fn retry_guard(&mut self, address: AppPc) -> bool {
+        let page = address.get() / PAGE;
         let Some(written) = self.pages.written.get_mut(&page) else { return false };
         if !written.checked || written.retries == RETRIES_MAX {
             return false;
@@ -374,6 +378,7 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use entity::PathId;
     use proptest::prelude::*;
 
     use super::*;
@@ -389,14 +394,15 @@ mod tests {
     #[test]
     fn fragments_are_found_by_every_page_they_touch() {
         let mut pages = Pages::new();
-        pages.add(1, PAGE - 1, PAGE);
-        pages.add(2, PAGE - 1, PAGE + 1);
-        pages.add(3, 2 * PAGE, 3 * PAGE);
-        pages.add(3, 2 * PAGE + 8, 2 * PAGE + 16);
-        assert_eq!(pages.take(3 * PAGE, 9 * PAGE), [0; 0]);
-        assert_eq!(pages.take(PAGE, PAGE + 1), [2]);
-        assert_eq!(pages.take(0, 10 * PAGE), [1, 2, 3]);
-        assert_eq!(pages.take(0, 10 * PAGE), [0; 0]);
+        let [first, second, third] = [1, 2, 3].map(|first_path| FragmentId::new(PathId::new(first_path)));
+        pages.add(first, PAGE - 1..PAGE);
+        pages.add(second, PAGE - 1..PAGE + 1);
+        pages.add(third, 2 * PAGE..3 * PAGE);
+        pages.add(third, 2 * PAGE + 8..2 * PAGE + 16);
+        assert_eq!(pages.take(3 * PAGE, 9 * PAGE), []);
+        assert_eq!(pages.take(PAGE, PAGE + 1), [second]);
+        assert_eq!(pages.take(0, 10 * PAGE), [first, second, third]);
+        assert_eq!(pages.take(0, 10 * PAGE), []);
     }
 
     /// One that is executed while the code is not there any more.
@@ -425,7 +431,8 @@ mod tests {
         pages.shared.insert(PAGE, 2 * PAGE);
         assert!(pages.is_checked(PAGE + 5, PAGE + 6) && !pages.is_checked(0, PAGE));
         let code = [0x90, 0xc3, 0x90, 0x90];
-        assert!(pages.is_checked_block(PAGE - 1, &code) && !pages.is_checked_block(PAGE - 2, &code));
+        let is_checked = |address| pages.is_checked_block(AppPc::new(address), &code);
+        assert!(is_checked(PAGE - 1) && !is_checked(PAGE - 2));
         pages.guard(PAGE);
         assert!(pages.guarded.is_empty(), "protecting one mapping of several is of no use");
     }

@@ -8,6 +8,7 @@ use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use entity::ThreadId;
 use wire::{Control, RAX, RDI, RSI, RSP, SLOT_ABANDONED, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_LIVE, word};
 
 use crate::engine::ENGINE;
@@ -139,9 +140,9 @@ fn new_recorded_state(tcb: &Tcb) -> Result<OwnedTcb, Failure> {
     let slot_index = take_slot(control).ok_or(Failure::TooManyThreads)?;
     pending::reset(slot_index);
     let slot = &control.slots[slot_index as usize];
-    let thread = control.next_thread.fetch_add(1, Ordering::SeqCst);
-    slot.thread.store(thread, Ordering::Relaxed);
-    slot.parent.store(tcb.thread, Ordering::Relaxed);
+    let thread = ThreadId::new(control.next_thread.fetch_add(1, Ordering::SeqCst));
+    slot.thread.store(thread.get(), Ordering::Relaxed);
+    slot.parent.store(tcb.thread.get(), Ordering::Relaxed);
     slot.os_tid.store(0, Ordering::SeqCst);
     new_state(control, slot_index, thread).ok_or_else(|| {
         slot.state.store(SLOT_FREE, Ordering::SeqCst);
@@ -176,7 +177,7 @@ fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
     child.signals().own_actions.set(actions);
     inherit(&mut child, tcb, request);
     child.alternate_stack = tcb.alternate_stack;
-    child.born = sys::tsc();
+    child.created = sys::tsc();
     owners::adopt(&mut child);
     control.vforks.fetch_add(1, Ordering::SeqCst);
     signal::block_for_clone(tcb);
@@ -235,7 +236,7 @@ fn release_locks(dead: &Tcb) -> bool {
 }
 
 /// The state of a new thread or process. `None` if there is no memory.
-fn new_state(control: &Control, slot_index: u32, thread: u32) -> Option<OwnedTcb> {
+fn new_state(control: &Control, slot_index: u32, thread: ThreadId) -> Option<OwnedTcb> {
     if failure::is_injected(control, Failure::NoMemory) {
         return None;
     }
@@ -294,7 +295,7 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
 
 /// Entry point of a new thread.
 extern "C" fn start_thread(tcb: &mut Tcb) -> ! {
-    // SAFETY: the thread has just been born, with its parent's gs.
+    // SAFETY: the thread has just been created, with its parent's gs.
     unsafe { tcb::set_gs(tcb.this as u64, has_fsgsbase()) };
     tcb.install_signal_stack();
     begin(tcb)
@@ -321,7 +322,7 @@ fn begin(tcb: &mut Tcb) -> ! {
     // pending before.
     signal::set_mask(tcb, tcb.signals().mask.get());
     ring::open(tcb);
-    let pc = tcb.registers.rip;
+    let pc = tcb.pc();
     ring::append_timed(tcb, word::START, pc);
     ring::append_fs_base(tcb);
     select::start(tcb, &ENGINE.lock());

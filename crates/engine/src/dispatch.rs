@@ -10,6 +10,8 @@
 use core::arch::naked_asm;
 use core::mem::offset_of;
 
+use entity::{AppPc, FragmentId, PathId};
+
 use crate::engine::{ENGINE, Engine};
 use crate::failure::{self, Failure};
 use crate::fragment::{FragmentRef, NoFragment};
@@ -377,17 +379,18 @@ fn hold_signals(tcb: &Tcb) {
     }
 }
 
-/// Handles the exit of a fragment with this path.
-extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
-    let path = path as u32;
+/// Handles the exit of a fragment with this number: its path, or [`ENTRY_CHANGED`] and the
+/// fragment.
+extern "C" fn on_exit(tcb: &mut Tcb, exit: u64) {
+    let path = PathId::new(exit as u32 & !ENTRY_CHANGED);
     hold_signals(tcb);
-    if path & ENTRY_CHANGED != 0 {
-        return on_changed(tcb, path & !ENTRY_CHANGED);
+    if exit as u32 & ENTRY_CHANGED != 0 {
+        return on_changed(tcb, FragmentId::new(path));
     }
     let mut engine = ENGINE.lock();
     // It cannot have been reclaimed: until now, the thread was in the fragment.
     let Some(exit) = engine.exit(path) else { panic!("path {path} is unknown") };
-    tcb.registers.rip = exit.target;
+    tcb.set_pc(exit.target);
     reclaim::leave_cache(tcb);
     match exit.kind {
         ExitKind::Syscall => {
@@ -409,7 +412,7 @@ extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
                 engine = ENGINE.lock();
             }
             match go_to(tcb, &mut engine, false) {
-                Next::Linkable(target) if tcb.registers.rip == exit.target => engine.link(path, target),
+                Next::Linkable(target) if tcb.pc() == exit.target => engine.link(path, target),
                 // The thread has aborted a critical section, or the way must not be linked.
                 Next::Linkable(_) | Next::Found => {}
                 Next::Unreadable | Next::Failed(_) => {
@@ -423,12 +426,12 @@ extern "C" fn on_exit(tcb: &mut Tcb, path: u64) {
     }
 }
 
-/// Handles changed code at the entry of the fragment with this first path.
-fn on_changed(tcb: &mut Tcb, first_path: u32) {
+/// Handles changed code at the entry of a fragment.
+fn on_changed(tcb: &mut Tcb, fragment: FragmentId) {
     let mut engine = ENGINE.lock();
     // It cannot have been reclaimed, as above.
-    let Some(at) = engine.paths.fragment(first_path) else { panic!("path {first_path} is unknown") };
-    tcb.registers.rip = engine.fragment(at).address;
+    let Some(at) = engine.reference(fragment) else { panic!("fragment {fragment} is unknown") };
+    tcb.set_pc(engine.fragment(at).address);
     reclaim::leave_cache(tcb);
     engine.drop_fragment(at);
     drop(engine);
@@ -436,9 +439,9 @@ fn on_changed(tcb: &mut Tcb, first_path: u32) {
 }
 
 /// Handles an indirect jump, call or return to a target that the table does not have.
-extern "C" fn on_indirect(tcb: &mut Tcb, target: u64) {
+extern "C" fn on_indirect(tcb: &mut Tcb, target: AppPc) {
     hold_signals(tcb);
-    tcb.registers.rip = target;
+    tcb.set_pc(target);
     reclaim::leave_cache(tcb);
     skip::update_mode(tcb);
     rseq::update_section(tcb);
@@ -493,17 +496,17 @@ enum Next {
 /// Sets `tcb.next` for `tcb.registers.rip`. Unreadable code is jumped to natively, so that the
 /// processor raises the fault that the application has to see.
 fn go_to(tcb: &mut Tcb, engine: &mut Engine, with_indirect_entry: bool) -> Next {
-    let pc = tcb.registers.rip;
+    let pc = tcb.pc();
     let is_gate = select::choose_mode(tcb, engine) || engine.sections.contains(pc);
     match engine.find_in(tcb.selection.mode, pc, with_indirect_entry) {
         Ok(_) if memory::is_exhausted() => Next::Failed(Failure::NoMemory),
         Ok(at) => {
-            tcb.next = engine.fragment(at).body;
+            tcb.next = engine.fragment(at).body.get();
             engine.enter_cache(tcb);
             if is_gate { Next::Found } else { Next::Linkable(at) }
         }
         Err(NoFragment::Unreadable) => {
-            tcb.next = pc;
+            tcb.next = pc.get();
             Next::Unreadable
         }
         Err(NoFragment::Failed(failure)) => Next::Failed(failure),

@@ -9,6 +9,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
+use entity::{FragmentId, PathId};
 use wire::Control;
 
 use crate::cache::Cache;
@@ -43,10 +44,9 @@ pub struct Engine {
     pub(crate) block_lengths: Lookup,
     pub pages: Pages,
     /// Set once there is more than one thread: locked instructions are then followed by a
-    /// timestamp. Before that, `unordered` lists the fragments with locked instructions, by first
-    /// path.
+    /// timestamp. Before that, `unordered` lists the fragments with locked instructions.
     pub(crate) ordered: bool,
-    pub(crate) unordered: Vec<u32>,
+    pub(crate) unordered: Vec<FragmentId>,
     /// How locked instructions are ordered then.
     pub order: Order,
     pub(crate) has_avx512: bool,
@@ -82,7 +82,7 @@ impl Engine {
         self.missing = missing;
         self.has_avx512 = has_avx512();
         let control = self.control();
-        self.paths.set_base(control.next_path.load(Ordering::Relaxed) + 1);
+        self.paths.set_base(PathId::new(control.next_path.load(Ordering::Relaxed) + 1));
         self.reclaimer.set_up(control);
         self.selection.set_up(control);
         let modes = match select::has_uninstrumented_mode(control) {
@@ -103,8 +103,8 @@ impl Engine {
     /// be translated again with timestamps.
     pub fn order_threads(&mut self) {
         self.ordered = true;
-        for path in core::mem::take(&mut self.unordered) {
-            self.drop_path(path);
+        for fragment in core::mem::take(&mut self.unordered) {
+            self.drop_by_id(fragment);
         }
     }
 }

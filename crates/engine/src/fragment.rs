@@ -7,10 +7,13 @@
 //! cache ([`crate::reclaim`]).
 
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
+use entity::{AppPc, FragmentId, PathId};
 use wire::code;
 
+use crate::cache_pc::CachePc;
 use crate::change::PAGE;
 use crate::emit::{Emitter, Table};
 use crate::engine::Engine;
@@ -29,8 +32,8 @@ pub use position::{AppPosition, Progress};
 pub use superblock::PATH_INSTRUCTIONS_MAX;
 
 /// A reference to a fragment: its unit of the code cache, and its index there. It is valid until
-/// the unit is reclaimed. Longer-lived references are path numbers, which are never reused: see
-/// `paths::PathTable`.
+/// the unit is reclaimed. Longer-lived references are the numbers of fragments and paths, which are
+/// never reused: see `paths::PathTable`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentRef(pub u32);
 
@@ -51,18 +54,21 @@ impl FragmentRef {
     }
 }
 
+/// Instead of a fragment's number: none. Zero is no path.
+pub(crate) const NO_FRAGMENT: FragmentId = FragmentId::new(PathId::new(0));
+
 pub struct Fragment {
-    /// Application address of the first block.
-    pub address: u64,
+    /// The address of the first block.
+    pub address: AppPc,
     /// First byte in the code cache. The indirect entry, if the fragment was translated with one,
     /// lies between `start` and `body`.
-    pub start: u64,
-    pub body: u64,
-    pub end: u64,
-    /// Address of the indirect entry; 0 if there is none yet.
-    pub indirect_entry: u64,
-    /// Path of the first exit.
-    pub first_path: u32,
+    pub start: CachePc,
+    pub body: CachePc,
+    pub end: CachePc,
+    /// Address of the indirect entry, if there is one yet.
+    pub indirect_entry: CachePc,
+    /// Its number, and so the path to its first exit.
+    pub id: FragmentId,
     /// Samples of the profile that met it, and those of them in which it was left early.
     pub(crate) samples: u16,
     pub(crate) early: u16,
@@ -72,8 +78,7 @@ pub struct Fragment {
     pub status: FragmentStatus,
     /// It compares its first block's code with memory at every entry.
     pub(crate) checked: bool,
-    /// It is not a fragment, but the separate indirect entry of the fragment with the same first
-    /// path.
+    /// It is not a fragment, but the separate indirect entry of the fragment with the same number.
     pub(crate) is_indirect_entry: bool,
     /// The mode of the threads that use it, and whether the recorder leaves its paths out.
     pub(crate) mode: TranslationMode,
@@ -88,9 +93,9 @@ pub struct Fragment {
     pub(crate) first_exit: u32,
     pub(crate) exit_count: u16,
     /// The end of its first exit's stub. The stubs of the other exits lie below.
-    pub(crate) stubs_end: u64,
+    pub(crate) stubs_end: CachePc,
     /// The paths of the exits that are linked to it. Some of them may have been reclaimed.
-    pub(crate) incoming: Vec<u32>,
+    pub(crate) incoming: Vec<PathId>,
 }
 
 /// Whether a fragment can be entered, and if not, why.
@@ -106,8 +111,15 @@ pub enum FragmentStatus {
 /// A block of a fragment: its application address and length.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct BlockSpan {
-    pub(crate) address: u64,
+    pub(crate) address: AppPc,
     pub(crate) length: u32,
+}
+
+impl BlockSpan {
+    /// The memory that its code is in.
+    pub(crate) fn memory(self) -> Range<u64> {
+        self.address.get()..self.address.get() + u64::from(self.length)
+    }
 }
 
 /// Why there is no fragment for an address.
@@ -136,9 +148,9 @@ struct CodeBytes {
 }
 
 impl CodeBytes {
-    fn read(address: u64) -> Self {
+    fn read(address: AppPc) -> Self {
         let mut code = Self { bytes: [0; code::BLOCK_BYTES_MAX], length: 0 };
-        code.length = memory::read_bytes(address, &mut code.bytes);
+        code.length = memory::read_bytes(address.get(), &mut code.bytes);
         code
     }
 }
@@ -159,8 +171,13 @@ impl Engine {
         &self.cache.units[at.unit()].blocks[fragment.first_block as usize..][..usize::from(fragment.block_count)]
     }
 
+    /// The fragment with this number, unless it is gone.
+    pub(crate) fn reference(&self, id: FragmentId) -> Option<FragmentRef> {
+        self.paths.fragment(id.first_path())
+    }
+
     /// Returns the instrumented fragment for `address`, and translates it if there is none.
-    pub fn find(&mut self, address: u64, with_indirect_entry: bool) -> Result<FragmentRef, NoFragment> {
+    pub fn find(&mut self, address: AppPc, with_indirect_entry: bool) -> Result<FragmentRef, NoFragment> {
         self.find_in(TranslationMode::Instrumented, address, with_indirect_entry)
     }
 
@@ -168,7 +185,7 @@ impl Engine {
     pub fn find_in(
         &mut self,
         mode: TranslationMode,
-        address: u64,
+        address: AppPc,
         with_indirect_entry: bool,
     ) -> Result<FragmentRef, NoFragment> {
         match self.by_address[mode as usize].get(address) {
@@ -177,10 +194,10 @@ impl Engine {
         }
     }
 
-    /// The first paths of the instrumented fragments that have a block at `address`.
-    pub fn fragments_through(&self, address: u64) -> Vec<u32> {
-        let is_through = |path: &u32| {
-            self.paths.fragment(*path).is_some_and(|at| {
+    /// The instrumented fragments that have a block at `address`.
+    pub fn fragments_through(&self, address: AppPc) -> Vec<FragmentId> {
+        let is_through = |id: &FragmentId| {
+            self.reference(*id).is_some_and(|at| {
                 let is_recorded = self.fragment(at).mode == TranslationMode::Instrumented;
                 is_recorded && self.blocks_of(at).iter().any(|block| block.address == address)
             })
@@ -188,16 +205,16 @@ impl Engine {
         self.pages.made_from(address).iter().copied().filter(is_through).collect()
     }
 
-    /// Counts the instructions of the first `blocks` blocks of a fragment, given by its first path,
-    /// and those of the next block up to `pc`.
-    pub fn instructions_before(&self, fragment: u32, blocks: u32, pc: u64) -> u64 {
-        let Some(at) = self.paths.fragment(fragment) else { return 0 };
+    /// Counts the instructions of the first `blocks` blocks of a fragment, and those of the next
+    /// block up to `pc`.
+    pub fn instructions_before(&self, fragment: FragmentId, blocks: u32, pc: AppPc) -> u64 {
+        let Some(at) = self.reference(fragment) else { return 0 };
         let spans = self.blocks_of(at).iter().take(blocks as usize + 1).enumerate();
         let lengths = spans.map(|(at, block)| match at == blocks as usize {
-            true => (block.address, pc.wrapping_sub(block.address).min(u64::from(block.length)) as usize),
+            true => (block.address, (pc - block.address).min(u64::from(block.length)) as usize),
             false => (block.address, block.length as usize),
         });
-        let count = |(address, length): (u64, usize)| {
+        let count = |(address, length): (AppPc, usize)| {
             let code = CodeBytes::read(address);
             skip::instructions(address, &code.bytes[..length.min(code.length)])
         };
@@ -210,11 +227,11 @@ impl Engine {
     fn translate(
         &mut self,
         mode: TranslationMode,
-        address: u64,
+        address: AppPc,
         with_indirect_entry: bool,
     ) -> Result<FragmentRef, NoFragment> {
         self.selection.refresh(self.control());
-        self.pages.guard(address);
+        self.pages.guard(address.get());
         let code = CodeBytes::read(address);
         if code.length == 0 || failure::is_injected(self.control(), Failure::Unreadable) {
             return Err(NoFragment::Unreadable);
@@ -233,8 +250,8 @@ impl Engine {
         if self.discover_sections(address, &translation.descriptors) {
             return self.translate(mode, address, with_indirect_entry);
         }
-        let last = address + u64::from(translation.blocks[0].length) - 1;
-        if last / PAGE != address / PAGE && self.pages.is_writable(last) {
+        let last = address.get() + u64::from(translation.blocks[0].length) - 1;
+        if last / PAGE != address.get() / PAGE && self.pages.is_writable(last) {
             self.pages.guard(last);
             let length = translation.blocks[0].length as usize;
             if CodeBytes::read(address).bytes[..length] != code.bytes[..length] {
@@ -257,7 +274,7 @@ impl Engine {
             && unit.exits.try_reserve(translation.exits.len()).is_ok()
             && unit.map.try_reserve(translation.map.len()).is_ok()
             && unit.blocks.try_reserve(translation.blocks.len()).is_ok()
-            && self.paths.reserve(fragment.first_path, translation.exits.len())
+            && self.paths.reserve(fragment.id.first_path(), translation.exits.len())
             && self.by_address[fragment.mode as usize].reserve()
             && self.blocks.reserve_many(translation.blocks.len())
             && self.block_lengths.reserve_many(translation.blocks.len())
@@ -283,10 +300,10 @@ impl Engine {
         };
         let unlinkable = source.iter().any(is_unlinkable);
         let table = if unlinkable { Table { address: 0, ..self.table } } else { self.table_of(mode) };
-        let first_path = self.control().next_path.load(Ordering::Relaxed) + 1;
+        let id = FragmentId::new(PathId::new(self.control().next_path.load(Ordering::Relaxed) + 1));
         let uninstrumented = self.selection.is_uninstrumented(mode, address);
         let data = if uninstrumented { wire::DATA_NONE } else { self.control().data.load(Ordering::Relaxed) };
-        let index = self.unit_near(address).ok_or(Failure::NoRoom)?;
+        let index = self.unit_near(address.get()).ok_or(Failure::NoRoom)?;
         let unit = &mut self.cache.units[index];
         let (start, stubs_end) = (unit.code_next, unit.stubs_next);
         // SAFETY: under the lock, and the new code is executed only after this function.
@@ -304,7 +321,7 @@ impl Engine {
             order: if self.ordered && mode == TranslationMode::Instrumented { self.order } else { Order::None },
             data,
             has_avx512: self.has_avx512,
-            first_path,
+            fragment: id,
             stubs_end,
         };
         let translation = translate::translate(source, &mut out, &options)?;
@@ -318,7 +335,7 @@ impl Engine {
         let mut out = Emitter::new(&mut stubs[stubs_length - stub_bytes..], stubs_end - stub_bytes as u64);
         for index in (0..translation.exits.len()).rev() {
             let stub = out.position();
-            out.exit_stub(first_path + index as u32);
+            out.exit_stub(id.path(index as u32).get());
             while out.position() < stub + STUB_STRIDE {
                 out.bytes(&[0x90]);
             }
@@ -328,8 +345,8 @@ impl Engine {
             start,
             body,
             end,
-            indirect_entry: if with_indirect_entry { start } else { 0 },
-            first_path,
+            indirect_entry: if with_indirect_entry { start } else { CachePc::NONE },
+            id,
             samples: 0,
             early: 0,
             generation: 0,
@@ -355,14 +372,14 @@ impl Engine {
     fn register(&mut self, mut fragment: Fragment, translation: &Translation, source: &[SourceBlock]) -> FragmentRef {
         self.announce_fragment(&fragment, translation, source);
         if self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE && !fragment.uninstrumented {
-            self.announce_descriptors(fragment.first_path, translation);
+            self.announce_descriptors(fragment.id, translation);
         }
         self.control().next_path.fetch_add(translation.exits.len() as u32, Ordering::Relaxed);
         if fragment.mode != TranslationMode::Instrumented {
-            note_instructions(fragment.first_path, translation, source);
+            note_instructions(fragment.id, translation, source);
         }
         if translation.has_locked && !self.ordered && fragment.mode == TranslationMode::Instrumented {
-            self.note_unordered(fragment.first_path);
+            self.note_unordered(fragment.id);
         }
         // `emit` has chosen the unit.
         let index = self.cache.unit_of(fragment.start).unwrap_or(0);
@@ -377,33 +394,34 @@ impl Engine {
         fragment.block_count = translation.blocks.len() as u16;
         fragment.first_exit = unit.exits.len() as u32;
         unit.map.extend_from_slice(&translation.map);
-        let paths = fragment.first_path..;
+        let id = fragment.id;
         unit.exits.extend(translation.exits.iter().map(|exit| Exit {
             kind: exit.kind,
             target: exit.target,
             site: exit.site,
             is_linkable: !fragment.unlinkable,
             blocks: exit.blocks,
-            linked_to: 0,
+            linked_to: NO_FRAGMENT,
         }));
         for (block, TranslatedBlock { length, .. }) in source.iter().zip(&translation.blocks) {
-            unit.blocks.push(BlockSpan { address: block.address, length: *length });
-            self.pages.add(fragment.first_path, block.address, block.address + u64::from(*length));
+            let span = BlockSpan { address: block.address, length: *length };
+            unit.blocks.push(span);
+            self.pages.add(id, span.memory());
         }
         unit.fragments.push(fragment);
-        for (path, exit) in paths.zip(&translation.exits) {
-            self.paths.insert(path, at, (exit.data / 4) as u16);
+        for (index, exit) in (0..).zip(&translation.exits) {
+            self.paths.insert(id.path(index), at, (exit.data / 4) as u16);
         }
         at
     }
 
     /// Notes a fragment with locked instructions. Reclaimed ones are removed when the list is full.
-    fn note_unordered(&mut self, first_path: u32) {
+    fn note_unordered(&mut self, id: FragmentId) {
         if self.unordered.len() == self.unordered.capacity() {
             let paths = &self.paths;
-            self.unordered.retain(|path| paths.fragment(*path).is_some());
+            self.unordered.retain(|id| paths.fragment(id.first_path()).is_some());
         }
-        self.unordered.push(first_path);
+        self.unordered.push(id);
     }
 }
 
@@ -431,9 +449,9 @@ impl Engine {
         self.unlink_all(at);
     }
 
-    /// Drops the fragment with this first path, unless it is gone.
-    pub fn drop_path(&mut self, first_path: u32) {
-        if let Some(at) = self.paths.fragment(first_path) {
+    /// Drops the fragment with this number, unless it is gone.
+    pub fn drop_by_id(&mut self, id: FragmentId) {
+        if let Some(at) = self.reference(id) {
             self.drop_fragment(at);
         }
     }
@@ -443,19 +461,19 @@ impl Engine {
     fn unregister(&mut self, at: FragmentRef, status: FragmentStatus) {
         let fragment = self.fragment_mut(at);
         fragment.status = status;
-        let (mode, address, first_path) = (fragment.mode, fragment.address, fragment.first_path);
+        let (mode, address, id) = (fragment.mode, fragment.address, fragment.id);
         let indirect_entry = core::mem::take(&mut fragment.indirect_entry);
         let has_own_entry = (fragment.start..fragment.body).contains(&indirect_entry);
         self.cache.units[at.unit()].live -= 1;
-        if indirect_entry != 0 {
+        if !indirect_entry.is_none() {
             self.remove_from_table(mode, address, indirect_entry);
         }
-        if indirect_entry != 0 && !has_own_entry {
+        if !indirect_entry.is_none() && !has_own_entry {
             self.drop_indirect_entry(indirect_entry);
         }
         for index in 0..self.blocks_of(at).len() {
             let block = self.blocks_of(at)[index];
-            self.pages.remove(first_path, block.address, block.address + u64::from(block.length));
+            self.pages.remove(id, block.memory());
         }
     }
 
@@ -468,9 +486,9 @@ impl Engine {
                 let (mode, address, start) = (fragment.mode, fragment.address, fragment.start);
                 self.remove_from_table(mode, address, start);
                 self.drop_indirect_entry(start);
-                let owner = self.paths.fragment(self.fragment(at).first_path);
+                let owner = self.reference(self.fragment(at).id);
                 if let Some(owner) = owner.filter(|owner| self.fragment(*owner).indirect_entry == start) {
-                    self.fragment_mut(owner).indirect_entry = 0;
+                    self.fragment_mut(owner).indirect_entry = CachePc::NONE;
                 }
             } else if !fragment.is_indirect_entry {
                 self.drop_fragment(at);
@@ -482,9 +500,9 @@ impl Engine {
     pub(crate) fn clear_unit(&mut self, unit: usize) {
         for index in 0..self.cache.units[unit].fragments.len() {
             let fragment = &self.cache.units[unit].fragments[index];
-            let paths = fragment.first_path..fragment.first_path + u32::from(fragment.exit_count);
-            for path in paths {
-                self.paths.remove(path);
+            let (id, exit_count) = (fragment.id, u32::from(fragment.exit_count));
+            for exit in 0..exit_count {
+                self.paths.remove(id.path(exit));
             }
         }
         self.cache.units[unit].clear();
@@ -492,20 +510,22 @@ impl Engine {
 }
 
 /// Notes the instruction count of every path of a new fragment.
-fn note_instructions(first_path: u32, translation: &Translation, source: &[SourceBlock]) {
+fn note_instructions(id: FragmentId, translation: &Translation, source: &[SourceBlock]) {
     let mut sums = Vec::with_capacity(source.len() + 1);
     let mut sum = 0;
     for (block, TranslatedBlock { length, .. }) in source.iter().zip(&translation.blocks) {
         sum += skip::instructions(block.address, &block.code[..*length as usize]);
         sums.push(sum);
     }
-    for (path, exit) in (first_path..).zip(&translation.exits) {
-        skip::note_instructions(path, sums.get(usize::from(exit.blocks) - 1).copied().unwrap_or(sum));
+    for (index, exit) in (0..).zip(&translation.exits) {
+        skip::note_instructions(id.path(index), sums.get(usize::from(exit.blocks) - 1).copied().unwrap_or(sum));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use wire::code::Definition;
+
     use super::*;
     use crate::sys;
     use crate::testing::{BRANCH, engine, page, records, write};
@@ -516,7 +536,7 @@ mod tests {
         memory::tests::catch_faults();
         let mut engine = engine();
         let nothing = sys::map(0, PAGE, 0, 0).unwrap();
-        assert_eq!(engine.find(nothing, false), Err(NoFragment::Unreadable));
+        assert_eq!(engine.find(AppPc::new(nothing), false), Err(NoFragment::Unreadable));
         assert!(records(&engine).is_empty());
     }
 
@@ -525,7 +545,7 @@ mod tests {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH)]);
         let old = engine.find(code, false).unwrap();
-        let (body, path) = (engine.fragment(old).body, engine.fragment(old).first_path);
+        let (body, path) = (engine.fragment(old).body, engine.fragment(old).id.first_path());
         let position = engine.app_position(body).unwrap();
         assert!(engine.is_current(&position));
         engine.drop_fragment(old);
@@ -534,7 +554,7 @@ mod tests {
         assert!(engine.exit(path).is_some(), "a thread may still be in it");
         let new = engine.find(code, false).unwrap();
         assert_ne!(new, old);
-        let blocks = records(&engine).iter().filter(|(kind, _)| *kind == code::BLOCK).count();
+        let blocks = records(&engine).iter().filter(|record| matches!(record, Definition::Block(_))).count();
         assert_eq!(blocks, 2, "changed code is another block");
     }
 
@@ -557,14 +577,14 @@ mod tests {
     fn code_that_is_written_to_is_dropped() {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH)]);
-        assert!(!engine.on_write_fault(code), "it is not protected");
-        engine.on_remap(code, PAGE, sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC);
+        assert!(!engine.on_write_fault(code.get()), "it is not protected");
+        engine.on_remap(code.get(), PAGE, sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC);
         let old = engine.find(code, false).unwrap();
-        assert!(engine.on_write_fault(code + 100));
+        assert!(engine.on_write_fault(code.get() + 100));
         write(code, &[0xc3]); // faults if the page is still protected
         let new = engine.find(code, false).unwrap();
         assert_ne!(old, new);
-        assert_eq!(engine.exit(engine.fragment(new).first_path).unwrap().kind, ExitKind::Indirect);
+        assert_eq!(engine.exit(engine.fragment(new).id.first_path()).unwrap().kind, ExitKind::Indirect);
         assert!(engine.release_guarded());
         assert!(!engine.release_guarded());
         write(code, &BRANCH);

@@ -9,6 +9,9 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use entity::AppPc;
+
+use crate::cache_pc::CachePc;
 use crate::emit::{Emitter, Table};
 use crate::engine::Engine;
 use crate::fragment::{Fragment, FragmentRef, FragmentStatus};
@@ -35,7 +38,7 @@ impl Engine {
     }
 
     /// The slot for indirect branches to `address`.
-    pub(crate) fn table_slot(&self, mode: TranslationMode, address: u64) -> Option<&'static AtomicU64> {
+    pub(crate) fn table_slot(&self, mode: TranslationMode, address: AppPc) -> Option<&'static AtomicU64> {
         self.table_slots(mode).get(self.table.index(address))
     }
 
@@ -45,13 +48,13 @@ impl Engine {
 
     /// Returns the address of a fragment's indirect entry, and makes one if there is none. `None`
     /// if there is no room for it.
-    pub fn indirect_entry(&mut self, at: FragmentRef) -> Option<u64> {
+    pub fn indirect_entry(&mut self, at: FragmentRef) -> Option<CachePc> {
         let fragment = self.fragment(at);
-        if fragment.indirect_entry != 0 {
+        if !fragment.indirect_entry.is_none() {
             return Some(fragment.indirect_entry);
         }
-        let (address, body, first_path, mode) = (fragment.address, fragment.body, fragment.first_path, fragment.mode);
-        let index = self.unit_near(body)?;
+        let (address, body, id, mode) = (fragment.address, fragment.body, fragment.id, fragment.mode);
+        let index = self.unit_near(body.get())?;
         let unit = &mut self.cache.units[index];
         unit.fragments.try_reserve(1).ok()?;
         let start = unit.code_next;
@@ -63,14 +66,14 @@ impl Engine {
         let end = out.here();
         unit.code_next = end;
         unit.live += 1;
-        // All of it lies before the body: a thread in it has not arrived yet.
+        // All of it lies before the body: a thread in it is between safe points.
         unit.fragments.push(Fragment {
             address,
             start,
             body: end,
             end,
             indirect_entry: start,
-            first_path,
+            id,
             samples: 0,
             early: 0,
             generation: 0,
@@ -86,7 +89,7 @@ impl Engine {
             first_block: 0,
             first_exit: 0,
             exit_count: 0,
-            stubs_end: 0,
+            stubs_end: CachePc::NONE,
             incoming: Vec::new(),
         });
         self.fragment_mut(at).indirect_entry = start;
@@ -98,19 +101,19 @@ impl Engine {
         let Some(indirect_entry) = self.indirect_entry(at) else { return };
         let fragment = self.fragment(at);
         if let Some(slot) = self.table_slot(fragment.mode, fragment.address) {
-            slot.store(indirect_entry, Ordering::Release);
+            slot.store(indirect_entry.get(), Ordering::Release);
         }
     }
 
     /// Empties the slot for `address`, if it holds this indirect entry.
-    pub(crate) fn remove_from_table(&self, mode: TranslationMode, address: u64, indirect_entry: u64) {
+    pub(crate) fn remove_from_table(&self, mode: TranslationMode, address: AppPc, indirect_entry: CachePc) {
         if let Some(slot) = self.table_slot(mode, address) {
-            let _ = slot.compare_exchange(indirect_entry, self.missing, Ordering::Release, Ordering::Relaxed);
+            let _ = slot.compare_exchange(indirect_entry.get(), self.missing, Ordering::Release, Ordering::Relaxed);
         }
     }
 
     /// Marks a separate indirect entry as dropped, because its fragment is.
-    pub(crate) fn drop_indirect_entry(&mut self, start: u64) {
+    pub(crate) fn drop_indirect_entry(&mut self, start: CachePc) {
         let Some(index) = self.cache.unit_of(start) else { return };
         let unit = &mut self.cache.units[index];
         let found = unit.fragments.binary_search_by_key(&start, |fragment| fragment.start);
@@ -130,7 +133,7 @@ mod tests {
     use crate::translate::RegisterState;
 
     #[test]
-    fn indirect_jumps_arrive_through_the_table() {
+    fn indirect_jumps_go_through_the_table() {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH)]);
         let index = engine.find(code, false).unwrap();
@@ -138,10 +141,10 @@ mod tests {
         assert_eq!(slot.load(Ordering::Relaxed), MISSING);
         engine.add_to_table(index);
         let indirect_entry = engine.fragment(index).indirect_entry;
-        assert_eq!(slot.load(Ordering::Relaxed), indirect_entry);
+        assert_eq!(slot.load(Ordering::Relaxed), indirect_entry.get());
         assert_eq!(engine.indirect_entry(index), Some(indirect_entry));
-        let end = (indirect_entry..indirect_entry + 64)
-            .find(|address| transfer_at(*address) == jumps_to(engine.fragment(index).body));
+        let body = engine.fragment(index).body;
+        let end = (0..64).map(|offset| indirect_entry + offset).find(|pc| transfer_at(*pc) == jumps_to(body));
         assert!(end.is_some());
         assert_eq!(engine.app_position(indirect_entry).unwrap().state, RegisterState::BetweenSafePoints);
         let live = |engine: &Engine| engine.cache.units.iter().map(|unit| unit.live).sum::<u32>();

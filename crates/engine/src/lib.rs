@@ -9,7 +9,8 @@
 //! handles system calls, [`clone`] new threads and processes, [`signal`] signals, and [`change`]
 //! code that changes. [`select`] and [`skip`] decide what is recorded. All of them write to the
 //! thread's [`ring`]; [`code_ring`] announces code. [`engine::Engine`] is the state that threads
-//! share; [`tcb::Tcb`] is the state of one thread, reached through gs.
+//! share; [`tcb::Tcb`] is the state of one thread, reached through gs. Addresses of instructions
+//! are [`entity::AppPc`]s in the application and [`cache_pc::CachePc`]s in the code cache.
 //!
 //! The engine never touches trace files and does not know what a recording is used for.
 #![cfg_attr(not(test), no_std)]
@@ -17,6 +18,7 @@
 extern crate alloc;
 
 pub mod cache;
+pub mod cache_pc;
 pub mod change;
 pub mod clone;
 pub mod code_ring;

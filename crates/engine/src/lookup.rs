@@ -1,10 +1,13 @@
-//! A hash table from addresses to numbers: open addressing, no allocation but for growing.
+//! A hash table from application addresses to numbers: open addressing, no allocation but for
+//! growing.
 
 use alloc::vec::Vec;
 
-/// A hash table from addresses to numbers.
+use entity::AppPc;
+
+/// A hash table from application addresses to numbers.
 pub struct Lookup {
-    entries: Vec<(u64, u32)>,
+    entries: Vec<(AppPc, u32)>,
     count: usize,
 }
 
@@ -22,16 +25,16 @@ impl Lookup {
         Self { entries: Vec::new(), count: 0 }
     }
 
-    fn slot(&self, address: u64) -> usize {
+    fn slot(&self, address: AppPc) -> usize {
         let mask = self.entries.len() - 1;
-        let mut at = (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & mask;
+        let mut at = (address.get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & mask;
         while self.entries[at].1 != EMPTY && self.entries[at].0 != address {
             at = (at + 1) & mask;
         }
         at
     }
 
-    pub fn get(&self, address: u64) -> Option<u32> {
+    pub fn get(&self, address: AppPc) -> Option<u32> {
         if self.entries.is_empty() {
             return None;
         }
@@ -39,7 +42,7 @@ impl Lookup {
         (number != EMPTY).then_some(number)
     }
 
-    pub fn insert(&mut self, address: u64, number: u32) {
+    pub fn insert(&mut self, address: AppPc, number: u32) {
         if self.count * 2 >= self.entries.len() {
             let capacity = (self.entries.len() * 2).max(CAPACITY_MIN);
             self.grow(Vec::with_capacity(capacity), capacity);
@@ -52,7 +55,7 @@ impl Lookup {
     }
 
     /// Removes an entry; those after it move up, so that they are still found.
-    pub fn remove(&mut self, address: u64) {
+    pub fn remove(&mut self, address: AppPc) {
         if self.get(address).is_none() {
             return;
         }
@@ -62,7 +65,7 @@ impl Lookup {
         self.count -= 1;
         loop {
             at = (at + 1) & mask;
-            let (address, number) = core::mem::replace(&mut self.entries[at], (0, EMPTY));
+            let (address, number) = core::mem::replace(&mut self.entries[at], (AppPc::NONE, EMPTY));
             if number == EMPTY {
                 return;
             }
@@ -89,8 +92,8 @@ impl Lookup {
         true
     }
 
-    fn grow(&mut self, mut entries: Vec<(u64, u32)>, capacity: usize) {
-        entries.resize(capacity, (0, EMPTY));
+    fn grow(&mut self, mut entries: Vec<(AppPc, u32)>, capacity: usize) {
+        entries.resize(capacity, (AppPc::NONE, EMPTY));
         let old = core::mem::replace(&mut self.entries, entries);
         self.count = 0;
         for (address, number) in old {
@@ -117,7 +120,7 @@ mod tests {
             for (key, number, insert) in steps {
                 // Few addresses, far apart and close together, so that they collide and are removed
                 // again.
-                let address = key % 100 + (key / 100) * (1 << 40);
+                let address = AppPc::new(key % 100 + (key / 100) * (1 << 40));
                 if insert {
                     lookup.insert(address, number & 0x7fff_ffff);
                     model.insert(address, number & 0x7fff_ffff);
@@ -127,7 +130,7 @@ mod tests {
                 }
                 prop_assert_eq!(lookup.get(address), model.get(&address).copied());
             }
-            for address in (0..300).map(|key| key % 100 + (key / 100) * (1 << 40)) {
+            for address in (0..300).map(|key| AppPc::new(key % 100 + (key / 100) * (1 << 40))) {
                 prop_assert_eq!(lookup.get(address), model.get(&address).copied());
             }
         }
@@ -136,12 +139,13 @@ mod tests {
     #[test]
     fn lookup_grows_and_shrinks() {
         let mut lookup = Lookup::new();
-        assert_eq!(lookup.get(1), None);
-        lookup.remove(1);
-        (0..10_000u32).for_each(|number| lookup.insert(u64::from(number) * 16, number));
-        (0..10_000u32).filter(|number| number % 3 != 0).for_each(|number| lookup.remove(u64::from(number) * 16));
+        let address = |number: u32| AppPc::new(u64::from(number) * 16);
+        assert_eq!(lookup.get(address(1)), None);
+        lookup.remove(address(1));
+        (0..10_000).for_each(|number| lookup.insert(address(number), number));
+        (0..10_000).filter(|number| number % 3 != 0).for_each(|number| lookup.remove(address(number)));
         for number in 0..10_000 {
-            assert_eq!(lookup.get(u64::from(number) * 16), (number % 3 == 0).then_some(number));
+            assert_eq!(lookup.get(address(number)), (number % 3 == 0).then_some(number));
         }
     }
 }

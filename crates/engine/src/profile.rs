@@ -5,6 +5,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
+use entity::PathId;
 use wire::{DATA_NONE, word};
 
 use crate::engine::{ENGINE, Engine};
@@ -42,7 +43,7 @@ pub fn profile_segment(tcb: &Tcb) {
 
 fn sample(engine: &mut Engine, words: &[u32], stride: usize) {
     // The position of the first sample varies from segment to segment.
-    let mut at = crate::sys::tsc() as usize / 16 % stride;
+    let mut at = crate::sys::tsc().get() as usize / 16 % stride;
     let mut superblocks = 0;
     while at + HISTORY < words.len() && superblocks < SUPERBLOCKS_MAX {
         if engine.sample(&words[at..words.len().min(at + WINDOW)]) {
@@ -60,7 +61,7 @@ fn without_data(engine: &Engine, segment: &[u32]) -> Vec<u32> {
         let data = if word & word::EVENT != 0 {
             word::length(word).unwrap_or(1) - 1 + word::data_words(word)
         } else {
-            usize::from(engine.data_words(word).unwrap_or(0))
+            usize::from(engine.data_words(PathId::new(word)).unwrap_or(0))
         };
         words.push(word);
         at += 1 + data;

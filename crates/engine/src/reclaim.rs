@@ -79,14 +79,14 @@ impl Engine {
         }
     }
 
-    /// Returns a unit near `pc` with room for a fragment. `None` if there is none.
-    pub(crate) fn unit_near(&mut self, pc: u64) -> Option<usize> {
+    /// Returns a unit near `address` with room for a fragment. `None` if there is none.
+    pub(crate) fn unit_near(&mut self, address: u64) -> Option<usize> {
         if failure::is_injected(self.control(), Failure::NoRoom) {
             return None;
         }
-        self.cache.filling(pc).or_else(|| {
+        self.cache.filling(address).or_else(|| {
             self.make_room();
-            self.cache.open(pc)
+            self.cache.open(address)
         })
     }
 
@@ -161,6 +161,8 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use entity::AppPc;
+
     use super::*;
     use crate::testing::{engine, page};
 
@@ -170,23 +172,23 @@ mod tests {
     const SLOT: usize = 4000;
 
     /// Jumps to themselves, one every 16 bytes.
-    fn code() -> u64 {
+    fn code() -> AppPc {
         let pieces: Vec<(usize, &[u8])> = (0..256).map(|index| (index * 16, [0xeb, 0xfe].as_slice())).collect();
         page(&pieces)
     }
 
     /// Translates and drops until `units` units have been filled.
-    fn churn(engine: &mut Engine, code: u64, units: u64) {
+    fn churn(engine: &mut Engine, code: AppPc, units: u64) {
         let opened = |engine: &Engine| engine.cache.units.iter().map(|unit| unit.opened).max().unwrap_or(0);
         let end = opened(engine) + units;
         let mut index = 0;
         while opened(engine) < end {
             let at = engine.find(code + index % 256 * 16, true).unwrap();
-            let path = engine.fragment(at).first_path;
+            let id = engine.fragment(at).id;
             // The recorder would take these.
             let head = engine.control().code_head.load(Ordering::SeqCst);
             engine.control().code_tail.store(head, Ordering::SeqCst);
-            engine.drop_path(path);
+            engine.drop_by_id(id);
             index += 1;
         }
     }
@@ -224,8 +226,8 @@ mod tests {
         let _turn = TURN.lock().unwrap();
         let mut engine = engine();
         engine.reclaimer.limit = wire::CODE_CACHE_MIN;
-        let pages: Vec<u64> = (0..1500).map(|_| code()).collect();
-        let addresses = pages.iter().flat_map(|page| (0..256).map(move |index| page + index * 16));
+        let pages: Vec<AppPc> = (0..1500).map(|_| code()).collect();
+        let addresses = pages.iter().flat_map(|page| (0..256).map(move |index| *page + index * 16));
         let mut most = 0;
         for address in addresses.clone() {
             engine.find(address, true).unwrap();

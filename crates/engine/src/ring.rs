@@ -3,6 +3,7 @@
 
 use core::sync::atomic::Ordering;
 
+use entity::{AppPc, PathId, ThreadId, Tsc};
 use wire::{Control, SEGMENT_BYTES, SEGMENT_COUNT, word};
 
 use crate::emulate;
@@ -82,7 +83,7 @@ fn make_room(tcb: &mut Tcb, bytes: u64) {
 /// Returns the timestamp for an event of `bytes` bytes. It is read when there is room for the
 /// event, because a new segment begins with a timestamp, too. It is read before any following
 /// instruction is executed: see `owners`.
-fn time_of_event(tcb: &mut Tcb, bytes: u64) -> u64 {
+fn time_of_event(tcb: &mut Tcb, bytes: u64) -> Tsc {
     make_room(tcb, bytes);
     let time = sys::tsc();
     // SAFETY: part of every x86-64 processor.
@@ -175,38 +176,37 @@ fn wait_for_room(tcb: &Tcb) -> bool {
     }
 }
 
-fn low(value: u64) -> u32 {
-    value as u32
-}
-
-fn high(value: u64) -> u32 {
-    (value >> 32) as u32
+/// The low and the high half.
+fn halves(value: u64) -> [u32; 2] {
+    [value as u32, (value >> 32) as u32]
 }
 
 /// Appends the address from which on the thread is not recorded.
-pub fn append_gap(tcb: &mut Tcb, pc: u64) {
-    append(tcb, &[word::event(word::GAP, 0), low(pc), high(pc)]);
+pub fn append_gap(tcb: &mut Tcb, pc: AppPc) {
+    let [low, high] = halves(pc.get());
+    append(tcb, &[word::event(word::GAP, 0), low, high]);
 }
 
 /// Appends an event of the form `pc, tsc`.
-pub fn append_timed(tcb: &mut Tcb, kind: u8, pc: u64) {
+pub fn append_timed(tcb: &mut Tcb, kind: u8, pc: AppPc) {
     let tsc = time_of_event(tcb, bytes_of(5, &[]));
-    append(tcb, &[word::event(kind, 0), low(pc), high(pc), low(tsc), high(tsc)]);
+    let [pc, tsc] = [pc.get(), tsc.get()].map(halves);
+    append(tcb, &[word::event(kind, 0), pc[0], pc[1], tsc[0], tsc[1]]);
 }
 
 /// Appends an event that has only a time.
 pub fn append_time(tcb: &mut Tcb, kind: u8) {
-    let tsc = time_of_event(tcb, bytes_of(3, &[]));
-    append(tcb, &[word::event(kind, 0), low(tsc), high(tsc)]);
+    let [low, high] = halves(time_of_event(tcb, bytes_of(3, &[])).get());
+    append(tcb, &[word::event(kind, 0), low, high]);
 }
 
 pub fn append_syscall(tcb: &mut Tcb, number: u32) {
-    let tsc = time_of_event(tcb, bytes_of(4, &[]));
-    append(tcb, &[word::event(word::SYSCALL, 0), number, low(tsc), high(tsc)]);
+    let [low, high] = halves(time_of_event(tcb, bytes_of(4, &[])).get());
+    append(tcb, &[word::event(word::SYSCALL, 0), number, low, high]);
 }
 
 /// Appends a signal that interrupts the thread at `tcb.registers.rip`, after `tcb.progress`.
-pub fn append_signal(tcb: &mut Tcb, signal: u8, handler: u64) {
+pub fn append_signal(tcb: &mut Tcb, signal: u8, handler: AppPc) {
     let Progress { fragment, blocks, data } = core::mem::take(&mut tcb.progress);
     // The fragment has stored its data where the event goes.
     let mut room = [0; wire::RECORD_BYTES_MAX];
@@ -216,30 +216,30 @@ pub fn append_signal(tcb: &mut Tcb, signal: u8, handler: u64) {
     let (pairs, count) = if data as usize & IN_STRING == 0 { ([0; 32], 0) } else { emulate::string_progress(tcb) };
     let data = [&room[..length], &pairs[..count]];
     skip::count_interrupted(tcb, fragment, blocks);
-    let (pc, tsc) = (tcb.registers.rip, time_of_event(tcb, bytes_of(9, &data)));
-    let head = head(word::SIGNAL, signal, &data);
-    let words = [head, fragment, blocks, low(pc), high(pc), low(handler), high(handler), low(tsc), high(tsc)];
+    let (pc, tsc) = (tcb.pc(), time_of_event(tcb, bytes_of(9, &data)));
+    let (head, fragment) = (head(word::SIGNAL, signal, &data), fragment.first_path().get());
+    let [pc, handler, tsc] = [pc.get(), handler.get(), tsc.get()].map(halves);
+    let words = [head, fragment, blocks, pc[0], pc[1], handler[0], handler[1], tsc[0], tsc[1]];
     append_with_data(tcb, &words, &data);
 }
 
 /// Appends a path without data.
-pub fn append_path(tcb: &mut Tcb, path: u32) {
-    append(tcb, &[path]);
+pub fn append_path(tcb: &mut Tcb, path: PathId) {
+    append(tcb, &[path.get()]);
 }
 
 /// Appends one access of the instruction at `tcb.registers.rip`.
 pub fn append_access(tcb: &mut Tcb, address: u64, size: u32, value: &[u8]) {
-    let pc = tcb.registers.rip;
+    let [pc, address] = [tcb.registers.rip, address].map(halves);
     let head = head(word::ACCESS, 0, &[value]);
-    append_with_data(tcb, &[head, low(pc), high(pc), low(address), high(address), size], &[value]);
+    append_with_data(tcb, &[head, pc[0], pc[1], address[0], address[1], size], &[value]);
 }
 
 /// Appends iterations of the string instruction at `tcb.registers.rip`.
 pub fn append_string(tcb: &mut Tcb, source: u64, destination: u64, count: u32, shape: u32, values: [&[u8]; 2]) {
-    let pc = tcb.registers.rip;
     let head = head(word::STRING, 0, &values);
-    let [source, destination] = [source, destination].map(|address| [low(address), high(address)]);
-    let words = [head, low(pc), high(pc), source[0], source[1], destination[0], destination[1], count, shape];
+    let [pc, source, destination] = [tcb.registers.rip, source, destination].map(halves);
+    let words = [head, pc[0], pc[1], source[0], source[1], destination[0], destination[1], count, shape];
     append_with_data(tcb, &words, &values);
 }
 
@@ -255,8 +255,8 @@ pub fn fs_base() -> u64 {
 /// Appends the base of the thread's fs segment, if data is recorded.
 pub fn append_fs_base(tcb: &mut Tcb) {
     if tcb.control().data.load(Ordering::Relaxed) != wire::DATA_NONE {
-        let base = fs_base();
-        append(tcb, &[word::event(word::FS_BASE, 0), low(base), high(base)]);
+        let [low, high] = halves(fs_base());
+        append(tcb, &[word::event(word::FS_BASE, 0), low, high]);
     }
 }
 
@@ -277,8 +277,8 @@ pub fn advance_with_data(tcb: &mut Tcb) {
     unsafe { core::ptr::copy_nonoverlapping(data.as_ptr(), tcb.cursor as *mut u8, data.len()) };
 }
 
-pub fn append_child(tcb: &mut Tcb, thread: u32, os_tid: u32) {
-    append(tcb, &[word::event(word::CHILD, 0), thread, os_tid]);
+pub fn append_child(tcb: &mut Tcb, thread: ThreadId, os_tid: u32) {
+    append(tcb, &[word::event(word::CHILD, 0), thread.get(), os_tid]);
 }
 
 /// Appends the last event of the thread, hands the segment over and gives up the slot.
@@ -299,6 +299,8 @@ pub fn close(tcb: &mut Tcb, kind: u8) {
 
 #[cfg(test)]
 mod tests {
+    use entity::FragmentId;
+
     use super::*;
     use crate::tcb::OwnedTcb;
 
@@ -309,7 +311,7 @@ mod tests {
         let shared = crate::memory::tests::shared();
         // SAFETY: zeroed memory of the right size is a control page.
         let control = unsafe { &*(shared as *const Control) };
-        let mut tcb = OwnedTcb::new(control, SLOT, 9, 0).unwrap();
+        let mut tcb = OwnedTcb::new(control, SLOT, ThreadId::new(9), 0).unwrap();
         open(&mut tcb);
         tcb
     }
@@ -338,15 +340,15 @@ mod tests {
         let mut tcb = thread();
         let tcb = &mut *tcb;
         // No word of an event is 0 here, so that all of them are seen.
-        let address = 0x7fff_1111_2222_3333;
+        let address = AppPc::new(0x7fff_1111_2222_3333);
         append_timed(tcb, word::START, address);
         append_time(tcb, word::TIME);
         append_syscall(tcb, 0x4d);
-        tcb.progress = Progress { fragment: 5, blocks: 2, data: 0 };
-        tcb.registers.rip = address;
+        tcb.progress = Progress { fragment: FragmentId::new(PathId::new(5)), blocks: 2, data: 0 };
+        tcb.set_pc(address);
         append_signal(tcb, 11, address);
         append_timed(tcb, word::RESUME, address);
-        append_child(tcb, 1, 2);
+        append_child(tcb, ThreadId::new(1), 2);
         append_time(tcb, word::DETACH);
         append_time(tcb, word::END);
         let words = words(tcb, 0);
@@ -358,7 +360,7 @@ mod tests {
         let signal = &words[5 + 3 + 4..];
         assert_eq!(signal[0], word::event(word::SIGNAL, 11));
         assert_eq!(signal[1..5], [5, 2, 0x2222_3333, 0x7fff_1111]);
-        assert_eq!(tcb.progress.fragment, 0, "it is told once");
+        assert!(!tcb.progress.has_fragment(), "it is appended once");
     }
 
     #[test]
@@ -402,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_recorder_the_thread_leaves() {
+    fn without_a_recorder_the_thread_detaches() {
         let mut tcb = thread();
         let tcb = &mut *tcb;
         for _ in 1..SEGMENT_COUNT {
@@ -416,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_ring_is_not_lost_when_nobody_wants_more() {
+    fn the_content_of_the_ring_is_not_lost_when_the_thread_detaches() {
         let mut tcb = thread();
         let tcb = &mut *tcb;
         append_time(tcb, word::TIME);

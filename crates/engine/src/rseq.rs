@@ -13,6 +13,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use entity::AppPc;
 use iced_x86::{Instruction, Mnemonic, OpKind};
 use wire::{Rseq, word};
 
@@ -25,9 +26,9 @@ use crate::{detach, ring, sys};
 /// A critical section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {
-    start: u64,
-    end: u64,
-    abort: u64,
+    start: AppPc,
+    end: AppPc,
+    abort: AppPc,
     /// The address of its descriptor.
     descriptor: u64,
 }
@@ -57,7 +58,7 @@ const SECTION_DISTANCE_MAX: u64 = 64 << 10;
 const ABORT_DISTANCE_MAX: u64 = 1 << 30;
 
 impl Section {
-    fn contains(&self, address: u64) -> bool {
+    fn contains(&self, address: AppPc) -> bool {
         (self.start..self.end).contains(&address)
     }
 
@@ -65,11 +66,12 @@ impl Section {
     fn read(address: u64) -> Option<Self> {
         let descriptor: Descriptor = memory::read(address)?;
         let Descriptor { version, flags, start, length, abort } = descriptor;
-        let section = Self { start, end: start.checked_add(length)?, abort, descriptor: address };
+        let [start, end, abort] = [start, start.checked_add(length)?, abort].map(AppPc::new);
+        let section = Self { start, end, abort, descriptor: address };
         let is_section = version == 0
             && flags < 8
             && (1..=SECTION_BYTES_MAX).contains(&length)
-            && start.abs_diff(abort) < ABORT_DISTANCE_MAX
+            && start.get().abs_diff(abort.get()) < ABORT_DISTANCE_MAX
             && !section.contains(abort);
         is_section.then_some(section)
     }
@@ -77,7 +79,7 @@ impl Section {
     /// Whether the section has not changed, and the application's signature is before its abort
     /// handler.
     fn is_valid(&self, signature: u32) -> bool {
-        Self::read(self.descriptor) == Some(*self) && memory::read(self.abort.wrapping_sub(4)) == Some(signature)
+        Self::read(self.descriptor) == Some(*self) && memory::read(self.abort.get().wrapping_sub(4)) == Some(signature)
     }
 }
 
@@ -107,25 +109,26 @@ impl Sections {
         Self { sections: Vec::new() }
     }
 
-    fn find(&self, address: u64) -> Option<Section> {
+    fn find(&self, address: AppPc) -> Option<Section> {
         self.sections.iter().copied().find(|section| section.contains(address))
     }
 
     /// Whether `address` is in a section, so that its block must be entered and left through the
     /// dispatcher.
-    pub fn contains(&self, address: u64) -> bool {
+    pub fn contains(&self, address: AppPc) -> bool {
         self.find(address).is_some()
     }
 
     /// Bytes from `address` to where a section begins or ends.
-    pub fn room(&self, address: u64) -> u64 {
+    pub fn room(&self, address: AppPc) -> u64 {
         let boundaries = self.sections.iter().flat_map(|section| [section.start, section.end]);
         boundaries.filter(|&boundary| boundary > address).min().map_or(u64::MAX, |boundary| boundary - address)
     }
 
     /// Adds the section with this descriptor, which code at `pc` names, if it is a new one.
-    fn discover(&mut self, pc: u64, descriptor: u64) -> Option<Section> {
-        let section = Section::read(descriptor).filter(|section| section.start.abs_diff(pc) < SECTION_DISTANCE_MAX)?;
+    fn discover(&mut self, pc: AppPc, descriptor: u64) -> Option<Section> {
+        let is_near = |section: &Section| section.start.get().abs_diff(pc.get()) < SECTION_DISTANCE_MAX;
+        let section = Section::read(descriptor).filter(is_near)?;
         if self.sections.contains(&section) || self.sections.try_reserve(1).is_err() {
             return None;
         }
@@ -138,11 +141,11 @@ impl Sections {
 impl Engine {
     /// Adds the sections that a new block names, and drops fragments of their code. Returns whether
     /// there were any.
-    pub fn discover_sections(&mut self, pc: u64, candidates: &[u64]) -> bool {
+    pub fn discover_sections(&mut self, pc: AppPc, candidates: &[u64]) -> bool {
         let found: Vec<Section> =
             candidates.iter().filter_map(|&descriptor| self.sections.discover(pc, descriptor)).collect();
         for section in &found {
-            self.drop_range(section.start, section.end);
+            self.drop_range(section.start.get(), section.end.get());
         }
         !found.is_empty()
     }
@@ -196,7 +199,7 @@ fn field(tcb: &Tcb) -> Option<u64> {
 
 /// Whether [`update_section`] has anything to do.
 pub fn concerns(tcb: &Tcb, sections: &Sections) -> bool {
-    tcb.section.is_some() || sections.contains(tcb.registers.rip)
+    tcb.section.is_some() || sections.contains(tcb.pc())
 }
 
 /// Enters, leaves or aborts a section, when the thread is about to continue at `tcb.registers.rip`.
@@ -204,7 +207,7 @@ pub fn update_section(tcb: &mut Tcb) {
     if !ANY.load(Ordering::Relaxed) || tcb.rseq.address == 0 {
         return;
     }
-    let pc = tcb.registers.rip;
+    let pc = tcb.pc();
     if let Some(section) = tcb.section
         && section.contains(pc)
     {
@@ -239,7 +242,7 @@ pub fn update_section(tcb: &mut Tcb) {
 fn abort(tcb: &mut Tcb, section: &Section) {
     let _ = memory::write(tcb.rseq.address.wrapping_add(FIELD), &0u64);
     leave_section(tcb);
-    tcb.registers.rip = section.abort;
+    tcb.set_pc(section.abort);
     ring::append_timed(tcb, word::RESUME, section.abort);
 }
 
@@ -252,8 +255,8 @@ pub fn abort_before_detach(tcb: &mut Tcb) -> bool {
 
 /// The address where the thread continues after a signal handler: the abort handler, if it is in a
 /// section.
-pub fn after_signal(tcb: &mut Tcb) -> u64 {
-    let pc = tcb.registers.rip;
+pub fn after_signal(tcb: &mut Tcb) -> AppPc {
+    let pc = tcb.pc();
     let abort = tcb.section.filter(|section| section.contains(pc)).map_or(pc, |section| section.abort);
     leave_section(tcb);
     abort
@@ -285,21 +288,24 @@ mod tests {
     use super::*;
 
     fn sections(ranges: &[(u64, u64)]) -> Sections {
-        let section = |&(start, end): &(u64, u64)| Section { start, end, abort: 0x9000, descriptor: 0x8000 };
+        let section = |&(start, end): &(u64, u64)| {
+            let [start, end, abort] = [start, end, 0x9000].map(AppPc::new);
+            Section { start, end, abort, descriptor: 0x8000 }
+        };
         Sections { sections: ranges.iter().map(section).collect() }
     }
 
     #[test]
     fn blocks_are_cut_where_sections_begin_and_end() {
         let sections = sections(&[(0x1010, 0x1020), (0x1018, 0x1040)]);
-        let rooms = [0x1000, 0x1010, 0x1018, 0x101f, 0x1020].map(|address| sections.room(address));
-        assert_eq!(rooms, [0x10, 8, 8, 1, 0x20]);
-        assert_eq!(sections.room(0x1040), u64::MAX);
-        assert!(!sections.contains(0x100f) && sections.contains(0x1010) && !sections.contains(0x1040));
+        let rooms = [0x1000, 0x1010, 0x1018, 0x101f, 0x1020, 0x1040].map(|address| sections.room(AppPc::new(address)));
+        assert_eq!(rooms, [0x10, 8, 8, 1, 0x20, u64::MAX]);
+        let contained = [0x100f, 0x1010, 0x1040].map(|address| sections.contains(AppPc::new(address)));
+        assert_eq!(contained, [false, true, false]);
     }
 
     #[test]
-    fn descriptors_are_told_from_other_data() {
+    fn descriptors_are_distinguished_from_other_data() {
         #[repr(align(32))]
         struct Aligned(Descriptor);
         let good = Descriptor { version: 0, flags: 0, start: 0x5000, length: 0x10, abort: 0x6000 };
@@ -307,9 +313,8 @@ mod tests {
             let aligned = Aligned(descriptor);
             Section::read(&raw const aligned.0 as u64)
         };
-        assert!(
-            read(good).is_some_and(|section| (section.start, section.end, section.abort) == (0x5000, 0x5010, 0x6000))
-        );
+        let bounds = |section: Section| [section.start, section.end, section.abort];
+        assert_eq!(read(good).map(bounds), Some([0x5000, 0x5010, 0x6000].map(AppPc::new)));
         let bad = [
             Descriptor { version: 1, ..good },
             Descriptor { flags: 8, ..good },
@@ -324,7 +329,7 @@ mod tests {
 
     #[test]
     fn candidates_are_aligned_addresses() {
-        let of = |code: &[u8]| candidate(&isa::decoder(0x40_0000, code).decode());
+        let of = |code: &[u8]| candidate(&isa::decoder(AppPc::new(0x40_0000), code).decode());
         // lea rax, [rip + 0x19] and [rip + 0x18]
         assert_eq!(of(&[0x48, 0x8d, 0x05, 0x19, 0, 0, 0]), Some(0x40_0020));
         assert_eq!(of(&[0x48, 0x8d, 0x05, 0x18, 0, 0, 0]), None);

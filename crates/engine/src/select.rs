@@ -14,12 +14,14 @@
 //! returned. Skipping ([`crate::skip`]) starts threads in the uninstrumented mode.
 
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 
+use entity::AppPc;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use wire::{Control, RSP, SELECT_CALLEES, SELECT_INSIDE, SELECT_OUTSIDE, word};
 
 use crate::engine::Engine;
+use crate::memory::PlainData;
 use crate::tcb::Tcb;
 use crate::{memory, ring, signal, skip};
 
@@ -43,11 +45,11 @@ pub struct Selection {
     flags: u32,
     generation: u32,
     /// Ascending and disjoint.
-    ranges: Vec<(u64, u64)>,
+    ranges: Vec<(AppPc, AppPc)>,
     /// Entries of selected routines; ascending.
-    entries: Vec<u64>,
+    entries: Vec<AppPc>,
     /// Their return addresses in uninstrumented code; ascending.
-    returns: Vec<u64>,
+    returns: Vec<AppPc>,
 }
 
 impl Default for Selection {
@@ -73,8 +75,10 @@ impl Selection {
         }
         loop {
             let generation = control.selection_generation.load(Ordering::Acquire);
-            let ranges = table::<(u64, u64)>(control, wire::RANGES_OFFSET, &control.range_count, wire::RANGES_MAX);
+            let ranges = table::<[u64; 2]>(control, wire::RANGES_OFFSET, &control.range_count, wire::RANGES_MAX);
             let entries = table::<u64>(control, wire::ENTRIES_OFFSET, &control.entry_count, wire::ENTRIES_MAX);
+            let ranges = ranges.map(|[start, end]| (AppPc::new(start), AppPc::new(end))).collect();
+            let entries = entries.map(AppPc::new).collect();
             core::sync::atomic::fence(Ordering::Acquire);
             if generation.is_multiple_of(2) && control.selection_generation.load(Ordering::Relaxed) == generation {
                 (self.generation, self.ranges, self.entries) = (generation, ranges, entries);
@@ -98,7 +102,7 @@ impl Selection {
     }
 
     /// Whether the code at `address` is not recorded.
-    pub fn is_uninstrumented(&self, mode: TranslationMode, address: u64) -> bool {
+    pub fn is_uninstrumented(&self, mode: TranslationMode, address: AppPc) -> bool {
         let after = self.ranges.partition_point(|&(start, _)| start <= address);
         let inside = || after.checked_sub(1).is_some_and(|at| address < self.ranges[at].1);
         mode != TranslationMode::Instrumented
@@ -107,7 +111,7 @@ impl Selection {
     }
 
     /// Bytes from `address` to the next boundary of a range or entry of a routine.
-    pub fn room(&self, address: u64) -> u64 {
+    pub fn room(&self, address: AppPc) -> u64 {
         let after = self.ranges.partition_point(|&(start, _)| start <= address);
         let begins = self.ranges.get(after).map(|&(start, _)| start);
         let ends = after.checked_sub(1).map(|at| self.ranges[at].1).filter(|&end| end > address);
@@ -115,12 +119,12 @@ impl Selection {
         [begins, ends, entry].into_iter().flatten().min().map_or(u64::MAX, |boundary| boundary - address)
     }
 
-    fn is_entry(&self, address: u64) -> bool {
+    fn is_entry(&self, address: AppPc) -> bool {
         self.has_callees() && self.entries.binary_search(&address).is_ok()
     }
 
     /// Whether threads of this mode must enter `address` through the dispatcher.
-    pub fn is_gate(&self, mode: TranslationMode, address: u64) -> bool {
+    pub fn is_gate(&self, mode: TranslationMode, address: AppPc) -> bool {
         match mode {
             TranslationMode::Instrumented => self.has_callees() && self.returns.binary_search(&address).is_ok(),
             TranslationMode::Uninstrumented => self.is_entry(address),
@@ -130,7 +134,7 @@ impl Selection {
 
     /// Whether threads of this mode must leave a block through the dispatcher, because its code
     /// replaces the stack pointer, as longjmp and unwinders do.
-    pub fn is_unlinkable(&self, mode: TranslationMode, address: u64, code: &[u8]) -> bool {
+    pub fn is_unlinkable(&self, mode: TranslationMode, address: AppPc, code: &[u8]) -> bool {
         match mode {
             TranslationMode::Instrumented if self.has_callees() => {
                 isa::decoder(address, code).iter().any(|instruction| moves_stack(&instruction))
@@ -141,13 +145,13 @@ impl Selection {
     }
 }
 
-/// Reads a table that the recorder writes.
-fn table<T: Copy>(control: &Control, offset: usize, count: &core::sync::atomic::AtomicU32, most: usize) -> Vec<T> {
+/// Iterates over a table that the recorder writes.
+fn table<T: PlainData>(control: &Control, offset: usize, count: &AtomicU32, most: usize) -> impl Iterator<Item = T> {
     let count = (count.load(Ordering::Relaxed) as usize).min(most);
     let start = (core::ptr::from_ref(control) as usize + offset) as *const T;
     // SAFETY: the table lies behind the control page, in the same mapping, and has room for `most`
-    // entries of integers. What is read while the recorder writes is thrown away.
-    (0..count).map(|index| unsafe { start.add(index).read_volatile() }).collect()
+    // entries of plain data. What is read while the recorder writes is thrown away.
+    (0..count).map(move |index| unsafe { start.add(index).read_volatile() })
 }
 
 /// Whether an instruction sets rsp to a value outside of the current stack frame.
@@ -211,7 +215,7 @@ pub fn start(tcb: &mut Tcb, engine: &Engine) {
         return;
     }
     tcb.selection.skipping = skip::is_in_progress(control);
-    let pc = tcb.registers.rip;
+    let pc = tcb.pc();
     ring::append_gap(tcb, pc);
     tcb.selection.is_uninstrumented = true;
     tcb.selection.reuse_start = tcb.cursor;
@@ -230,7 +234,7 @@ pub fn choose_mode(tcb: &mut Tcb, engine: &mut Engine) -> bool {
     if tcb.selection.mode == TranslationMode::Instrumented && engine.selection.has_callees() && has_returned(tcb) {
         tcb.selection.mode = TranslationMode::Uninstrumented;
     }
-    let pc = tcb.registers.rip;
+    let pc = tcb.pc();
     if tcb.selection.mode == TranslationMode::Uninstrumented && !tcb.selection.skipping && engine.selection.is_entry(pc)
     {
         enter(tcb, engine);
@@ -255,7 +259,7 @@ fn enter(tcb: &mut Tcb, engine: &mut Engine) {
     tcb.selection.entry_rsp = rsp;
     tcb.selection.on_alternate = signal::is_on_alternate_stack(&tcb.alternate_stack, rsp);
     if let Some(target) = memory::read::<u64>(rsp) {
-        engine.watch_return(target);
+        engine.watch_return(AppPc::new(target));
     }
     begin_recording(tcb);
 }
@@ -319,11 +323,11 @@ pub fn await_recorder(control: &Control, has_path: bool) {
 
 impl Engine {
     /// Makes `address` a gate of the instrumented mode.
-    fn watch_return(&mut self, address: u64) {
+    fn watch_return(&mut self, address: AppPc) {
         let Err(at) = self.selection.returns.binary_search(&address) else { return };
         self.selection.returns.insert(at, address);
         for fragment in self.fragments_through(address) {
-            self.drop_path(fragment);
+            self.drop_by_id(fragment);
         }
     }
 }
@@ -333,7 +337,9 @@ mod tests {
     use super::*;
 
     fn selection(flags: u32, ranges: &[(u64, u64)], entries: &[u64]) -> Selection {
-        Selection { flags, ranges: ranges.to_vec(), entries: entries.to_vec(), ..Selection::new() }
+        let ranges = ranges.iter().map(|&(start, end)| (AppPc::new(start), AppPc::new(end))).collect();
+        let entries = entries.iter().copied().map(AppPc::new).collect();
+        Selection { flags, ranges, entries, ..Selection::new() }
     }
 
     #[test]
@@ -343,8 +349,9 @@ mod tests {
         let outside = selection(SELECT_OUTSIDE, &ranges, &[]);
         for address in 0..50 {
             let is_in = (10..25).contains(&address) || address == 40;
-            assert_eq!(inside.is_uninstrumented(TranslationMode::Instrumented, address), !is_in, "{address}");
-            assert_eq!(outside.is_uninstrumented(TranslationMode::Instrumented, address), is_in, "{address}");
+            let address = AppPc::new(address);
+            assert_eq!(inside.is_uninstrumented(TranslationMode::Instrumented, address), !is_in, "{address:#x}");
+            assert_eq!(outside.is_uninstrumented(TranslationMode::Instrumented, address), is_in, "{address:#x}");
             assert!(
                 inside.is_uninstrumented(TranslationMode::Uninstrumented, address)
                     && inside.is_uninstrumented(TranslationMode::SingleBlocks, address)
@@ -359,29 +366,30 @@ mod tests {
         let boundaries = [5, 10, 20, 22, 25, 40, 41];
         for address in 0..41 {
             let next = boundaries.into_iter().find(|boundary| *boundary > address).unwrap();
-            assert_eq!(selection.room(address), next - address, "{address}");
+            assert_eq!(selection.room(AppPc::new(address)), next - address, "{address}");
         }
-        assert_eq!(selection.room(41), u64::MAX);
-        assert_eq!(Selection::new().room(0), u64::MAX);
+        assert_eq!(selection.room(AppPc::new(41)), u64::MAX);
+        assert_eq!(Selection::new().room(AppPc::NONE), u64::MAX);
     }
 
     #[test]
-    fn gates_of_each_world() {
+    fn gates_of_each_mode() {
         let mut selection = selection(SELECT_CALLEES, &[], &[5, 22]);
-        selection.returns = Vec::from([7]);
+        let [target, entry] = [7, 22].map(AppPc::new);
+        selection.returns = Vec::from([target]);
         assert!(
-            selection.is_gate(TranslationMode::Uninstrumented, 22)
-                && !selection.is_gate(TranslationMode::Uninstrumented, 7)
+            selection.is_gate(TranslationMode::Uninstrumented, entry)
+                && !selection.is_gate(TranslationMode::Uninstrumented, target)
         );
         assert!(
-            selection.is_gate(TranslationMode::Instrumented, 7)
-                && !selection.is_gate(TranslationMode::Instrumented, 22)
+            selection.is_gate(TranslationMode::Instrumented, target)
+                && !selection.is_gate(TranslationMode::Instrumented, entry)
         );
-        assert!(selection.is_gate(TranslationMode::SingleBlocks, 1));
+        assert!(selection.is_gate(TranslationMode::SingleBlocks, AppPc::new(1)));
         selection.flags = 0;
         assert!(
-            !selection.is_gate(TranslationMode::Uninstrumented, 22)
-                && !selection.is_gate(TranslationMode::Instrumented, 7)
+            !selection.is_gate(TranslationMode::Uninstrumented, entry)
+                && !selection.is_gate(TranslationMode::Instrumented, target)
         );
     }
 
@@ -400,10 +408,11 @@ mod tests {
         control.entry_count.store(1, Ordering::Relaxed);
         let mut selection = Selection::new();
         selection.set_up(control);
-        assert!(selection.ranges.is_empty(), "nobody has said that they have changed");
+        assert!(selection.ranges.is_empty(), "the generation has not changed");
         control.selection_generation.store(2, Ordering::Release);
         selection.refresh(control);
-        assert_eq!((selection.ranges.as_slice(), selection.entries.as_slice()), ([(3, 9)].as_slice(), [3].as_slice()));
+        let [start, end] = [3, 9].map(AppPc::new);
+        assert_eq!((&selection.ranges[..], &selection.entries[..]), (&[(start, end)][..], &[start][..]));
     }
 
     #[test]
@@ -421,7 +430,8 @@ mod tests {
         ];
         let selection = selection(SELECT_CALLEES, &[], &[]);
         for (code, expected) in cases {
-            assert_eq!(selection.is_unlinkable(TranslationMode::Instrumented, 0x1000, code), expected, "{code:x?}");
+            let is_unlinkable = selection.is_unlinkable(TranslationMode::Instrumented, AppPc::new(0x1000), code);
+            assert_eq!(is_unlinkable, expected, "{code:x?}");
         }
     }
 }

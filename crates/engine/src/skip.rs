@@ -10,6 +10,7 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
+use entity::{AppPc, FragmentId, PathId};
 use wire::{Control, SEGMENT_BYTES, word};
 
 use crate::engine::ENGINE;
@@ -162,14 +163,14 @@ pub fn count_executed(tcb: &mut Tcb) {
 
 /// Subtracts the part of a fragment that the thread has executed when a signal interrupts it at
 /// `tcb.registers.rip`. The fragment records no word for it.
-pub fn count_interrupted(tcb: &mut Tcb, fragment: u32, blocks: u32) {
+pub fn count_interrupted(tcb: &mut Tcb, fragment: FragmentId, blocks: u32) {
     if tcb.selection.skipping {
-        tcb.selection.quota -= ENGINE.lock().instructions_before(fragment, blocks, tcb.registers.rip) as i64;
+        tcb.selection.quota -= ENGINE.lock().instructions_before(fragment, blocks, tcb.pc()) as i64;
     }
 }
 
 /// Instructions in `code`.
-pub fn instructions(address: u64, code: &[u8]) -> u64 {
+pub fn instructions(address: AppPc, code: &[u8]) -> u64 {
     isa::decoder(address, code).iter().count() as u64
 }
 
@@ -199,14 +200,14 @@ fn table() -> Option<&'static Table> {
 }
 
 /// Notes the instruction count of a path. Called under the engine's lock.
-pub fn note_instructions(path: u32, instructions: u64) {
+pub fn note_instructions(path: PathId, instructions: u64) {
     if INSTRUCTIONS.load(Ordering::Relaxed).is_null() {
         let length = (PATHS_MAX * size_of::<u16>()) as u64;
         // Without memory for the table, nothing is counted.
         let Some(table) = engine_memory::map(length) else { return };
         INSTRUCTIONS.store(table as *mut Table, Ordering::Release);
     }
-    if let Some(entry) = table().and_then(|table| table.get(path as usize % PATHS_MAX)) {
+    if let Some(entry) = table().and_then(|table| table.get(path.get() as usize % PATHS_MAX)) {
         entry.store(instructions as u16, Ordering::Release);
     }
 }
@@ -241,8 +242,8 @@ mod tests {
 
     #[test]
     fn paths_are_counted_and_events_are_not() {
-        note_instructions(3, 7);
-        note_instructions(70_000, 2000);
+        note_instructions(PathId::new(3), 7);
+        note_instructions(PathId::new(70_000), 2000);
         let time = [word::event(word::TIME, 0), 3, 3];
         let words = [[3, 70_000, 3].as_slice(), &time, &[3]].concat();
         assert_eq!(count(&words), 2021);

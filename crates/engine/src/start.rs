@@ -7,6 +7,7 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use entity::ThreadId;
 use wire::{CodeMapping, Control, EngineLayout, FLAG_ATTACHED, FLAG_FSGSBASE, Init, STAGE_STARTED, VERSION, word};
 
 use crate::emit::Table;
@@ -100,7 +101,7 @@ fn order_by_contention(control: &Control, table: Table) {
 
 fn make_state(control: &Control, init: &Init) -> OwnedTcb {
     let has_memory = !failure::is_injected_in_set_up(control, Failure::NoMemory);
-    let state = || OwnedTcb::new(control, init.slot, init.thread, init.min_signal_stack);
+    let state = || OwnedTcb::new(control, init.slot, ThreadId::new(init.thread), init.min_signal_stack);
     let Some(mut tcb) = has_memory.then(state).flatten() else {
         failure::abandon_set_up(control, Failure::NoMemory);
     };
@@ -133,7 +134,7 @@ fn enter(tcb: &mut Tcb) -> ! {
     // Faults of copies from application memory are expected from here on.
     signal::block_asynchronous(tcb);
     ring::open(tcb);
-    let pc = tcb.registers.rip;
+    let pc = tcb.pc();
     ring::append_timed(tcb, word::START, pc);
     ring::append_fs_base(tcb);
     select::start(tcb, &ENGINE.lock());
@@ -142,12 +143,12 @@ fn enter(tcb: &mut Tcb) -> ! {
 
 /// Publishes the addresses and offsets that the recorder needs to attach and detach threads.
 fn publish(layout: &EngineLayout) {
-    let address = |place: &AtomicU64, address: u64| place.store(address, Ordering::SeqCst);
+    let address = |field: &AtomicU64, address: u64| field.store(address, Ordering::SeqCst);
     address(&layout.adopt, adopt as *const () as u64);
     address(&layout.finish, detach::finish as *const () as u64);
     address(&layout.system_call, syscall::instruction());
     address(&layout.gate, detach::trackway_gate as *const () as u64);
-    let offset = |place: &AtomicU32, offset: usize| place.store(offset as u32, Ordering::SeqCst);
+    let offset = |field: &AtomicU32, offset: usize| field.store(offset as u32, Ordering::SeqCst);
     offset(&layout.this, offset_of!(Tcb, this));
     offset(&layout.registers, offset_of!(Tcb, registers));
     offset(&layout.vectors, offset_of!(Tcb, xmm));

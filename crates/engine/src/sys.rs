@@ -2,6 +2,8 @@
 
 use core::arch::asm;
 
+use entity::Tsc;
+
 use crate::limits;
 
 pub mod number {
@@ -191,7 +193,7 @@ pub fn abort() -> ! {
 }
 
 #[inline]
-pub fn tsc() -> u64 {
+pub fn tsc() -> Tsc {
     // SAFETY: always available on x86-64 Linux.
-    unsafe { core::arch::x86_64::_rdtsc() }
+    Tsc::new(unsafe { core::arch::x86_64::_rdtsc() })
 }

@@ -5,6 +5,7 @@ use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 
+use entity::AppPc;
 use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Rseq, word};
 
 use crate::engine::ENGINE;
@@ -144,13 +145,13 @@ fn make_natively(tcb: &mut Tcb) {
 }
 
 /// The page where the kernel emulates old system calls.
-const VSYSCALL: u64 = 0xffff_ffff_ff60_0000;
+const VSYSCALL: AppPc = AppPc::new(0xffff_ffff_ff60_0000);
 
 /// Emulates the three functions that the kernel provides at fixed, unreadable addresses: makes the
 /// system call and returns from the function. False if `tcb.registers.rip` is not one of them.
 pub fn vsyscall(tcb: &mut Tcb) -> bool {
     const CALLS: [u64; 3] = [96, 201, 309]; // gettimeofday, time, getcpu
-    let offset = tcb.registers.rip.wrapping_sub(VSYSCALL);
+    let offset = tcb.pc() - VSYSCALL;
     if !offset.is_multiple_of(0x400) {
         return false;
     }
@@ -159,7 +160,7 @@ pub fn vsyscall(tcb: &mut Tcb) -> bool {
     let arguments = [RDI, RSI, RDX, R10, R8, R9].map(|register| tcb.registers.general[register]);
     tcb.registers.general[RAX] = call_now(call, arguments) as u64;
     tcb.registers.general[RSP] += 8;
-    tcb.registers.rip = target;
+    tcb.set_pc(AppPc::new(target));
     true
 }
 
@@ -241,7 +242,7 @@ pub fn complete(tcb: &mut Tcb, result: u64) {
 fn sigreturn(tcb: &mut Tcb) {
     if !signal::sigreturn(tcb) {
         // As in the kernel, the application gets a SIGSEGV: a jump to address 0 raises it.
-        tcb.registers.rip = 0;
+        tcb.set_pc(AppPc::new(0));
     }
 }
 

@@ -10,6 +10,7 @@ use core::mem::offset_of;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
+use entity::{AppPc, ThreadId, Tsc};
 use wire::{Control, Registers, Rseq, Slot};
 
 use crate::memory::PlainData;
@@ -41,7 +42,8 @@ pub struct Tcb {
     pub table_mask: u64,
     /// Top of the engine's stack; nothing on it is needed while translated code runs.
     pub engine_stack: u64,
-    /// Address in the code cache to enter next.
+    /// Where to go next: an address in the code cache, or the application's own address, if the
+    /// code there cannot be read.
     pub next: u64,
     pub mxcsr: u32,
     /// The application's state while the engine runs. `rip` is always valid then.
@@ -67,7 +69,7 @@ pub struct Tcb {
     pub records: bool,
     pub slot: *const Slot,
     pub slot_index: u32,
-    pub thread: u32,
+    pub thread: ThreadId,
     pub control: *const Control,
     /// First byte and end of the segment being written.
     pub segment: u64,
@@ -91,7 +93,7 @@ pub struct Tcb {
     /// For a child process: it shares its parent's memory.
     pub shares: bool,
     /// Time at which the thread was created.
-    pub born: u64,
+    pub created: Tsc,
     /// The recorder knows this process, which shares its parent's memory, and will see its exec.
     pub followed: bool,
     /// The ring is closed, and the slot may be another thread's.
@@ -280,6 +282,18 @@ impl Tcb {
         unsafe { &*self.control }
     }
 
+    /// The address of the application's current instruction, while the engine runs.
+    #[inline]
+    pub fn pc(&self) -> AppPc {
+        AppPc::new(self.registers.rip)
+    }
+
+    /// Makes the application continue at `pc`.
+    #[inline]
+    pub fn set_pc(&mut self, pc: AppPc) {
+        self.registers.rip = pc.get();
+    }
+
     /// Whether the thread is a process of its own that shares its parent's memory.
     pub fn is_child_process(&self) -> bool {
         self.signals().is_child_process()
@@ -320,7 +334,7 @@ pub struct OwnedTcb(*mut Tcb);
 
 impl OwnedTcb {
     /// Makes the state of a new thread. `None` if there is no memory.
-    pub fn new(control: &Control, slot_index: u32, thread: u32, min_signal_stack: u64) -> Option<Self> {
+    pub fn new(control: &Control, slot_index: u32, thread: ThreadId, min_signal_stack: u64) -> Option<Self> {
         let signal_stack_length = SIGNAL_STACK + ((min_signal_stack + 4095) & !4095);
         let size = (size_of::<Thread>() as u64 + 4095) & !4095;
         let length = (GUARD + ENGINE_STACK_BYTES + signal_stack_length + size + 0xffff) & !0xffff;

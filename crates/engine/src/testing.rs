@@ -3,8 +3,11 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use entity::AppPc;
 use isa::Transfer;
+use wire::code::{Definition, Records};
 
+use crate::cache_pc::CachePc;
 use crate::change::PAGE;
 use crate::emit::Table;
 use crate::engine::Engine;
@@ -26,9 +29,9 @@ pub(crate) fn engine() -> Engine {
 }
 
 /// A page of application code; what is not given is `nop`.
-pub(crate) fn page(pieces: &[(usize, &[u8])]) -> u64 {
+pub(crate) fn page(pieces: &[(usize, &[u8])]) -> AppPc {
     let protection = sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC;
-    let address = sys::map(0, PAGE, protection, 0).unwrap();
+    let address = AppPc::new(sys::map(0, PAGE, protection, 0).unwrap());
     write(address, &[0x90; PAGE as usize]);
     for (offset, code) in pieces {
         write(address + *offset as u64, code);
@@ -36,42 +39,33 @@ pub(crate) fn page(pieces: &[(usize, &[u8])]) -> u64 {
     address
 }
 
-pub(crate) fn write(address: u64, bytes: &[u8]) {
+pub(crate) fn write(address: AppPc, bytes: &[u8]) {
     // SAFETY: the tests only pass pages of their own.
-    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), address.get() as *mut u8, bytes.len()) };
 }
 
-/// The transfer of the instruction at an address of the cache.
-pub(crate) fn transfer_at(address: u64) -> Transfer {
+/// The transfer of the instruction at an address of the cache, with its target there.
+pub(crate) fn transfer_at(address: CachePc) -> Transfer {
     // SAFETY: the tests only pass addresses inside of a region of the cache.
-    let bytes = unsafe { core::slice::from_raw_parts(address as *const u8, 16) };
-    isa::transfer(&isa::decoder(address, bytes).decode())
+    let bytes = unsafe { core::slice::from_raw_parts(address.get() as *const u8, 16) };
+    isa::transfer(&isa::decoder(AppPc::new(address.get()), bytes).decode())
 }
 
-pub(crate) fn jumps_to(target: u64) -> Transfer {
-    Transfer::Jump { target }
+pub(crate) fn jumps_to(target: CachePc) -> Transfer {
+    Transfer::Jump { target: AppPc::new(target.get()) }
 }
 
 /// The records of the code ring so far.
-pub(crate) fn records(engine: &Engine) -> Vec<(u32, Vec<u8>)> {
+pub(crate) fn records(engine: &Engine) -> Vec<Definition<'_>> {
     let ring = engine.control as usize + wire::CODE_RING_OFFSET;
     let head = engine.control().code_head.load(Ordering::SeqCst) as usize;
-    // SAFETY: part of the mapping that `engine` made.
+    // SAFETY: part of the mapping that `engine` made. The engine appends behind it: the tests do not
+    // fill the ring.
     let bytes = unsafe { core::slice::from_raw_parts(ring as *const u8, head) };
-    let mut list = Vec::new();
-    let mut at = 0;
-    while at < head {
-        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-        let length = word(at + 4) as usize;
-        list.push((word(at), bytes[at + 8..at + 8 + length].to_vec()));
-        at += (8 + length + 7) & !7;
-    }
-    assert_eq!(at, head);
+    let mut records = Records::new(bytes);
+    let list = records.by_ref().map(|record| record.parse().unwrap()).collect();
+    assert!(records.rest().is_empty());
     list
-}
-
-pub(crate) fn words(bytes: &[u8]) -> Vec<u32> {
-    bytes.chunks(4).map(|chunk| u32::from_le_bytes(chunk.try_into().unwrap())).collect()
 }
 
 /// test rax, rax; je +0x40

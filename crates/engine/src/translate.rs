@@ -14,10 +14,12 @@
 //! the exact state.
 
 use alloc::vec::Vec;
+use entity::{AppPc, FragmentId};
 use iced_x86::{Decoder, DecoderError, Instruction};
 use isa::Transfer;
 use wire::code::TERMINATOR_DIRECT;
 
+use crate::cache_pc::CachePc;
 use crate::emit::{Emitter, Table};
 
 pub mod check;
@@ -49,11 +51,11 @@ pub const SUPERBLOCK_BLOCKS_MAX: usize = 64;
 /// A block of application code to translate.
 #[derive(Clone, Copy)]
 pub struct SourceBlock<'a> {
-    pub address: u64,
+    pub address: AppPc,
     /// Readable code from `address` on, at least to the end of the block or of readable memory.
     pub code: &'a [u8],
     /// Address of the next block of the superblock; `None` for the last one.
-    pub next: Option<u64>,
+    pub next: Option<AppPc>,
     /// The code may change unnoticed, so the fragment compares it before it is executed.
     pub check: bool,
 }
@@ -88,15 +90,14 @@ pub struct TranslationOptions {
     /// What is recorded beside the path: one of `wire::DATA_*`.
     pub data: u32,
     pub has_avx512: bool,
-    /// Number of the first exit's path.
-    pub first_path: u32,
+    pub fragment: FragmentId,
     /// The exit stubs lie below this address.
-    pub stubs_end: u64,
+    pub stubs_end: CachePc,
 }
 
 impl TranslationOptions {
     /// Address of the stub of the exit with this index in the fragment.
-    pub fn stub(&self, index: usize) -> u64 {
+    pub fn stub(&self, index: usize) -> CachePc {
         self.stubs_end - ((index + 1) * STUB_STRIDE) as u64
     }
 }
@@ -126,13 +127,13 @@ struct Translator<'e, 'b> {
     has_app_r15: bool,
     literals: Vec<(usize, u64)>,
     /// Return addresses of the calls in the superblock that have not returned.
-    calls: Vec<u64>,
+    calls: Vec<AppPc>,
     side_exits: Vec<SideExit>,
     block: u8,
-    block_address: u64,
+    block_address: AppPc,
     data: Data,
     /// The current instruction.
-    pc: u64,
+    pc: AppPc,
     spill: Spill,
     /// The newest map entry is between safe points.
     is_between_safe_points: bool,
@@ -169,9 +170,9 @@ pub fn translate(
         calls: Vec::new(),
         side_exits: Vec::new(),
         block: 0,
-        block_address: 0,
+        block_address: AppPc::NONE,
         data: Data::new(options.data),
-        pc: 0,
+        pc: AppPc::NONE,
         spill: Spill::default(),
         is_between_safe_points: false,
         failed: false,
@@ -283,6 +284,16 @@ impl Translator<'_, '_> {
         self.exit_to(next, TERMINATOR_DIRECT);
         BlockEnd::Stop
     }
+}
+
+/// The address of an instruction of the application.
+fn pc_of(instruction: &Instruction) -> AppPc {
+    AppPc::new(instruction.ip())
+}
+
+/// The address behind an instruction of the application.
+fn pc_after(instruction: &Instruction) -> AppPc {
+    AppPc::new(instruction.next_ip())
 }
 
 /// Whether readable memory (or the longest block) ends in the middle of the instruction at `start`.

@@ -5,6 +5,8 @@
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
+use entity::PathId;
+
 use super::{BlockSpan, FragmentRef, FragmentStatus};
 use crate::engine::Engine;
 use crate::link::Exit;
@@ -68,7 +70,7 @@ const NEAR: u64 = 1 << 30;
 /// Whether a block has operands whose values can be recorded only by code near them.
 fn needs_near_cache(block: &BlockSpan) -> bool {
     let mut code = alloc::vec![0; block.length as usize];
-    let length = memory::read_bytes(block.address, &mut code);
+    let length = memory::read_bytes(block.address.get(), &mut code);
     let mut instructions = isa::decoder(block.address, &code[..length]).into_iter();
     instructions.any(|instruction| translate::needs_near_cache(&instruction))
 }
@@ -93,7 +95,7 @@ impl<'e> Execution<'e> {
     /// Continues with the path of the next word. `None` if a superblock cannot follow.
     fn enter_path(&mut self) -> Option<()> {
         let (&word, words) = self.words.split_first()?;
-        let (at, exit) = self.engine.path(word)?;
+        let (at, exit) = self.engine.path(PathId::new(word))?;
         let fragment = self.engine.fragment(at);
         let kind = (fragment.mode, fragment.uninstrumented);
         let is_first = self.kind.is_none();
@@ -150,7 +152,7 @@ impl Engine {
     /// Counts a sample: the path at the beginning of `words`, which continue with what the thread
     /// executed next. Returns whether a superblock was made.
     pub fn sample(&mut self, words: &[u32]) -> bool {
-        let Some((at, exit)) = words.first().and_then(|&word| self.path(word)) else { return false };
+        let Some((at, exit)) = words.first().and_then(|&word| self.path(PathId::new(word))) else { return false };
         let executed = exit.blocks;
         let fragment = self.fragment_mut(at);
         if fragment.status != FragmentStatus::Live || fragment.unlinkable {
@@ -185,19 +187,19 @@ impl Engine {
     }
 
     /// Words of data behind the word of a path.
-    pub fn data_words(&self, word: u32) -> Option<u16> {
-        self.paths.data_words(word)
+    pub fn data_words(&self, path: PathId) -> Option<u16> {
+        self.paths.data_words(path)
     }
 
     /// Whether the accesses on a path are recorded.
-    pub fn records_data(&self, path: u32) -> bool {
+    pub fn records_data(&self, path: PathId) -> bool {
         let is_uninstrumented = self.paths.fragment(path).is_some_and(|at| self.fragment(at).uninstrumented);
         self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE && !is_uninstrumented
     }
 
     /// The fragment and exit of a path.
-    fn path(&self, word: u32) -> Option<(FragmentRef, Exit)> {
-        Some((self.paths.fragment(word)?, self.exit(word)?))
+    fn path(&self, path: PathId) -> Option<(FragmentRef, Exit)> {
+        Some((self.paths.fragment(path)?, self.exit(path)?))
     }
 
     /// Replaces a fragment by a superblock along the path that `words` show.
@@ -210,11 +212,11 @@ impl Engine {
         }
         let mut code = Vec::new();
         for block in &blocks {
-            self.pages.guard(block.address);
-            self.pages.guard(block.address + u64::from(block.length) - 1);
+            self.pages.guard(block.memory().start);
+            self.pages.guard(block.memory().end - 1);
             let start = code.len();
             code.resize(start + block.length as usize, 0);
-            if memory::read_bytes(block.address, &mut code[start..]) != block.length as usize {
+            if memory::read_bytes(block.address.get(), &mut code[start..]) != block.length as usize {
                 return false;
             }
         }
@@ -224,11 +226,11 @@ impl Engine {
             let (bytes, after) = rest.split_at(block.length as usize);
             rest = after;
             let next = blocks.get(index + 1).map(|block| block.address);
-            let check = self.pages.is_checked(block.address, block.address + u64::from(block.length));
+            let check = self.pages.is_checked(block.memory().start, block.memory().end);
             source.push(SourceBlock { address: block.address, code: bytes, next, check });
         }
         let before = self.fragment(old);
-        let (mode, with_indirect_entry, first_path) = (before.mode, before.indirect_entry != 0, before.first_path);
+        let (mode, with_indirect_entry, id) = (before.mode, !before.indirect_entry.is_none(), before.id);
         let generation = before.generation + 1;
         let Ok((mut fragment, translation)) = self.emit(mode, &source, with_indirect_entry, tier.inline_indirect)
         else {
@@ -236,9 +238,8 @@ impl Engine {
         };
         fragment.generation = generation;
         // `emit` may have made room by dropping the fragment that is to be replaced.
-        let is_live = |engine: &Self| {
-            engine.paths.fragment(first_path) == Some(old) && engine.fragment(old).status == FragmentStatus::Live
-        };
+        let is_live =
+            |engine: &Self| engine.reference(id) == Some(old) && engine.fragment(old).status == FragmentStatus::Live;
         if !is_live(self) || self.reserve(&fragment, &translation).is_err() {
             return false;
         }
@@ -274,10 +275,10 @@ impl Engine {
     /// The executions of a fragment that `words` show, each with what came next.
     fn executions<'e>(&'e self, of: FragmentRef, words: &'e [u32], tier: &'e Tier) -> Vec<Execution<'e>> {
         let fragment = self.fragment(of);
-        let (first, count) = (fragment.first_path, u32::from(fragment.exit_count));
-        let is_own = |word: u32| word.wrapping_sub(first) < count;
-        let places = self.record_starts(words).filter(|&at| is_own(words[at]));
-        places.take(tier.votes).map(|at| Execution::new(self, tier, &words[at..])).collect()
+        let (id, count) = (fragment.id, u32::from(fragment.exit_count));
+        let is_own = |word: u32| id.exit_of(PathId::new(word)) < count;
+        let starts = self.record_starts(words).filter(|&at| is_own(words[at]));
+        starts.take(tier.votes).map(|at| Execution::new(self, tier, &words[at..])).collect()
     }
 
     /// The positions in `words` where paths and events begin. The other words of an event look like
@@ -294,25 +295,25 @@ impl Engine {
     /// its code will lie near `first`, and operands relative to rip would be out of reach.
     fn would_lose_values(&self, first: &BlockSpan, block: &BlockSpan) -> bool {
         let takes_values = self.control().data.load(Ordering::Relaxed) == wire::DATA_VALUES;
-        takes_values && first.address.abs_diff(block.address) > NEAR && needs_near_cache(block)
+        takes_values && first.address.get().abs_diff(block.address.get()) > NEAR && needs_near_cache(block)
     }
 
     /// Redirects all links and the table slot of `old` to `new`, which has the same address.
     fn replace(&mut self, old: FragmentRef, new: FragmentRef) {
         let from = self.fragment_mut(old);
         let incoming = core::mem::take(&mut from.incoming);
-        let (address, first_path, indirect_entry) = (from.address, from.first_path, from.indirect_entry);
+        let (address, id, indirect_entry) = (from.address, from.id, from.indirect_entry);
         let to = self.fragment(new);
         let (mode, new_entry) = (to.mode, to.indirect_entry);
         self.by_address[mode as usize].insert(address, new.0);
-        if new_entry != 0
+        if !new_entry.is_none()
             && let Some(slot) = self.table_slot(mode, address)
         {
-            let _ = slot.compare_exchange(indirect_entry, new_entry, Ordering::Release, Ordering::Relaxed);
+            let _ = slot.compare_exchange(indirect_entry.get(), new_entry.get(), Ordering::Release, Ordering::Relaxed);
         }
         self.unregister(old, FragmentStatus::Replaced);
         for path in incoming {
-            if self.unlink(path, first_path) {
+            if self.unlink(path, id) {
                 self.link(path, new);
             }
         }
@@ -321,10 +322,15 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use wire::code;
+    use wire::code::Definition;
 
     use super::*;
-    use crate::testing::{BRANCH, JUMP_TO_ITSELF, engine, page, records, words};
+    use crate::testing::{BRANCH, JUMP_TO_ITSELF, engine, page, records};
+
+    /// The word of the path to the first exit.
+    fn first_word(engine: &Engine, at: FragmentRef) -> u32 {
+        engine.fragment(at).id.first_path().get()
+    }
 
     #[test]
     fn hot_blocks_become_a_superblock() {
@@ -333,8 +339,8 @@ mod tests {
         let first = engine.find(code, true).unwrap();
         let second = engine.find(code + 0x40, false).unwrap();
         engine.add_to_table(first);
-        let taken = engine.fragment(first).first_path + 1;
-        let history = [taken, engine.fragment(second).first_path, wire::word::event(wire::word::TIME, 0), 1];
+        let taken = engine.fragment(first).id.path(1).get();
+        let history = [taken, first_word(&engine, second), wire::word::event(wire::word::TIME, 0), 1];
         let samples = usize::from(TIERS[0].samples);
         let made: Vec<bool> = (0..samples).map(|_| engine.sample(&history)).collect();
         assert_eq!(made.iter().position(|made| *made), Some(samples - 1));
@@ -343,13 +349,11 @@ mod tests {
         let new = engine.fragment(superblock);
         assert_eq!(
             engine.table_slot(TranslationMode::Instrumented, code).unwrap().load(Ordering::Relaxed),
-            new.indirect_entry
+            new.indirect_entry.get()
         );
-        let records = records(&engine);
-        let (kind, last) = records.last().unwrap();
-        let last = words(last);
-        assert_eq!((*kind, last[1]), (code::FRAGMENT, 2));
-        assert_ne!(last[4] & code::TAKEN, 0, "the branch is taken inside of the superblock");
+        let Some(Definition::Fragment(record)) = records(&engine).pop() else { panic!("no fragment") };
+        let is_taken: Vec<bool> = record.blocks.map(|block| block.is_taken()).collect();
+        assert_eq!(is_taken, [true, false], "the branch is taken inside of the superblock");
         assert!(!engine.sample(&history), "the old fragment is not looked at any more");
         assert!(!engine.sample(&[wire::word::event(wire::word::TIME, 0), 1]));
     }
@@ -359,11 +363,11 @@ mod tests {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH), (BRANCH.len(), &JUMP_TO_ITSELF), (0x40, &JUMP_TO_ITSELF)]);
         let first = engine.find(code, true).unwrap();
-        let not_taken = engine.fragment(first).first_path;
+        let not_taken = first_word(&engine, first);
         let taken = not_taken + 1;
         let mut path_at = |address| {
             let at = engine.find(address, false).unwrap();
-            engine.fragment(at).first_path
+            first_word(&engine, at)
         };
         let (fall, target) = (path_at(code + BRANCH.len() as u64), path_at(code + 0x40));
         // The sampled execution is the exception.
@@ -379,7 +383,7 @@ mod tests {
         let code = page(&[(0, &BRANCH), (0x40, &JUMP_TO_ITSELF)]);
         let first = engine.find(code, false).unwrap();
         let second = engine.find(code + 0x40, false).unwrap();
-        let history = [engine.fragment(first).first_path + 1, engine.fragment(second).first_path];
+        let history = [first_word(&engine, first) + 1, first_word(&engine, second)];
         engine.drop_fragment(second);
         assert!((0..100).all(|_| !engine.sample(&history)));
     }

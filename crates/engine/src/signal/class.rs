@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::frame::{CONTEXT_RAX, CONTEXT_RIP, Context, Info};
 use super::{SIGBUS, SIGSYS, SIGTRAP, SYNCHRONOUS, bit};
+use crate::cache_pc::CachePc;
 use crate::engine::ENGINE;
 use crate::fragment::AppPosition;
 use crate::tcb::Signals;
@@ -74,7 +75,7 @@ pub(super) fn interruption_point(signals: &Signals, context: &Context) -> Interr
         return InterruptionPoint::Native;
     }
     // Only engine code holds the engine's lock.
-    match ENGINE.lock().app_position(pc) {
+    match ENGINE.lock().app_position(CachePc::new(pc)) {
         Some(AppPosition { state: RegisterState::BetweenSafePoints, .. }) => InterruptionPoint::BetweenSafePoints,
         position => InterruptionPoint::SafePoint(position),
     }

@@ -3,6 +3,7 @@
 
 use core::sync::atomic::Ordering;
 
+use entity::AppPc;
 use wire::{RAX, RCX, RDI, RDX, RSI, RSP, Registers, word};
 
 use super::action::{
@@ -89,15 +90,16 @@ pub(super) fn deliver(
         info[2] = tcb.registers.rip;
     }
     let info = &info;
-    let interrupted = tcb.registers.rip;
-    tcb.registers.rip = rseq::after_signal(tcb);
+    let interrupted = tcb.pc();
+    let after = rseq::after_signal(tcb);
+    tcb.set_pc(after);
     let frame = build_frame(tcb, &action, info, context, saved_xmm);
-    tcb.registers.rip = interrupted;
+    tcb.set_pc(interrupted);
     let Some(frame) = frame else {
         return terminate(tcb, SIGSEGV, info, context, saved_xmm);
     };
     if !signals.native.get() {
-        ring::append_signal(tcb, signal as u8, action.handler);
+        ring::append_signal(tcb, signal as u8, AppPc::new(action.handler));
     }
     let base = signals.call_mask.take().unwrap_or(signals.mask.get());
     let own = if action.flags & SA_NODEFER != 0 { 0 } else { bit(signal) };
@@ -130,7 +132,7 @@ pub(super) fn recover_state(tcb: &mut Tcb, context: &Context, position: Option<A
         tcb.registers = registers;
         return;
     };
-    registers.rip = position.pc;
+    registers.rip = position.pc.get();
     let own_r15 =
         matches!(position.state, RegisterState::App | RegisterState::ScratchApp | RegisterState::Spilled(_, true));
     if !own_r15 {
@@ -174,8 +176,8 @@ fn unspill(tcb: &Tcb, context: &Context, registers: &mut Registers, spill: Spill
 
 /// Discards the signal and resumes.
 fn discard(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
-    if tcb.progress.fragment != 0 {
-        ring::append_signal(tcb, 0, tcb.registers.rip);
+    if tcb.progress.has_fragment() {
+        ring::append_signal(tcb, 0, tcb.pc());
     }
     resume_saved_state(tcb, context, saved_xmm);
 }
@@ -212,7 +214,7 @@ pub(super) fn resume_saved_state(tcb: &mut Tcb, context: &mut Context, saved_xmm
 /// action.
 fn terminate(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, saved_xmm: bool) {
     if !tcb.signals().native.get() {
-        ring::append_signal(tcb, signal as u8, 0);
+        ring::append_signal(tcb, signal as u8, AppPc::NONE);
         ring::close(tcb, word::END);
         tcb.signals().native.set(true);
     }

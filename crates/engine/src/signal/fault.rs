@@ -4,6 +4,8 @@
 
 use core::sync::atomic::Ordering;
 
+use entity::AppPc;
+
 use super::class::{SignalClass, is_engine, si_code};
 use super::deferred::{next_deliverable, requeue_in_kernel, store_pending};
 use super::delivery::{deliver, deliver_before_call, recover_state, resume_saved_state};
@@ -12,6 +14,7 @@ use super::frame::{
     FLAG_TRAP, Info,
 };
 use super::{SIGBUS, SIGILL, SIGSEGV, SIGSYS, SIGTRAP, SYNCHRONOUS};
+use crate::cache_pc::CachePc;
 use crate::engine::ENGINE;
 use crate::fragment::AppPosition;
 use crate::tcb::{Signals, Tcb};
@@ -84,7 +87,7 @@ fn on_write_fault(signals: &Signals, info: &Info, context: &mut Context) -> bool
         signals.faulted_write.set(if again { write } else { (0, 0) });
         return again;
     }
-    let position = engine.app_position(context.registers[CONTEXT_RIP]);
+    let position = engine.app_position(CachePc::new(context.registers[CONTEXT_RIP]));
     drop(engine);
     if position.is_some_and(|position| {
         position.state != RegisterState::BetweenSafePoints && !ENGINE.lock().is_current(&position)
@@ -105,14 +108,14 @@ fn on_misaligned_store(signals: &Signals, info: &Info, context: &mut Context) ->
         return false;
     }
     let pc = context.registers[CONTEXT_RIP];
-    let Some(position) = ENGINE.lock().app_position(pc) else { return false };
+    let Some(position) = ENGINE.lock().app_position(CachePc::new(pc)) else { return false };
     if matches!(position.state, RegisterState::App | RegisterState::ScratchApp | RegisterState::Spilled(_, true)) {
         return false;
     }
     let mut code = [0; isa::INSTRUCTION_BYTES_MAX];
     let length = memory::read_bytes(pc, &mut code);
-    // Where r15 is the cursor, only the engine uses it.
-    let is_ours = isa::decoder(pc, &code[..length]).decode().memory_base() == iced_x86::Register::R15;
+    // Where r15 is the cursor, only the engine uses it. The base does not depend on the address.
+    let is_ours = isa::decoder(AppPc::NONE, &code[..length]).decode().memory_base() == iced_x86::Register::R15;
     if is_ours {
         signals.misaligned.set(true);
         context.registers[CONTEXT_FLAGS] = flags & !FLAG_ALIGNMENT | FLAG_TRAP;
@@ -152,7 +155,7 @@ pub(super) fn on_detach_request(signals: &'static Signals, context: &mut Context
     if tcb.interrupted != 0 {
         return;
     }
-    let position = ENGINE.lock().app_position(pc);
+    let position = ENGINE.lock().app_position(CachePc::new(pc));
     match position {
         None => {}
         Some(_) if signals.stepping.get() => signals.stale.set(true),
@@ -162,7 +165,7 @@ pub(super) fn on_detach_request(signals: &'static Signals, context: &mut Context
         }
         Some(position) => {
             recover_state(tcb, context, Some(position));
-            ring::append_signal(tcb, 0, tcb.registers.rip);
+            ring::append_signal(tcb, 0, tcb.pc());
             resume_saved_state(tcb, context, false);
         }
     }
@@ -202,7 +205,7 @@ fn step_with_signals_blocked(signals: &Signals, context: &mut Context) {
 /// Handles a single step on the way to a safe point.
 fn on_step(signals: &'static Signals, context: &mut Context, pc: u64) {
     let in_cache = !is_engine(pc);
-    let position = if in_cache { ENGINE.lock().app_position(pc) } else { None };
+    let position = if in_cache { ENGINE.lock().app_position(CachePc::new(pc)) } else { None };
     if let Some(AppPosition { state: RegisterState::BetweenSafePoints, .. }) = position {
         return;
     }
@@ -224,7 +227,7 @@ fn on_step(signals: &'static Signals, context: &mut Context, pc: u64) {
     let stale = signals.stale.take();
     if stale || tcb.detaching {
         recover_state(tcb, context, position);
-        ring::append_signal(tcb, 0, tcb.registers.rip);
+        ring::append_signal(tcb, 0, tcb.pc());
     }
     // A child process gives up its signal stack when it detaches, which is impossible on that
     // stack.

@@ -2,6 +2,7 @@
 //!
 //! The system calls that go with frames, rt_sigreturn and sigaltstack, are here, too.
 
+use entity::AppPc;
 use wire::{RSP, Registers, word};
 
 use super::action::{Action, SA_ONSTACK};
@@ -128,7 +129,7 @@ pub fn sigreturn(tcb: &mut Tcb) -> bool {
     tcb.alternate_stack = context.stack;
     tcb.alternate_stack.flags &= !SS_ONSTACK;
     set_mask(tcb, context.mask);
-    ring::append_timed(tcb, word::RESUME, context.registers[CONTEXT_RIP]);
+    ring::append_timed(tcb, word::RESUME, AppPc::new(context.registers[CONTEXT_RIP]));
     true
 }
 

@@ -3,6 +3,7 @@
 //! was translated from. It ends after an instruction that writes to memory, which may have changed
 //! the next one.
 
+use entity::AppPc;
 use iced_x86::{Instruction, InstructionInfoFactory, OpAccess};
 use isa::Transfer;
 use wire::code::{TERMINATOR_DIRECT, TERMINATOR_INDIRECT, TERMINATOR_NOT_TAKEN, TERMINATOR_TAKEN};
@@ -23,7 +24,7 @@ pub(super) fn writes(instruction: &Instruction) -> bool {
 }
 
 /// The length of a checked block, if nothing else ends it earlier.
-pub fn length(address: u64, code: &[u8]) -> usize {
+pub fn length(address: AppPc, code: &[u8]) -> usize {
     let mut decoder = isa::decoder(address, code);
     let mut instruction = Instruction::default();
     let mut end = 0;
@@ -70,7 +71,7 @@ impl Translator<'_, '_> {
                 Some(address) => drop(self.out.jump(address)),
                 None => {
                     way_out = Some(self.out.here());
-                    let site = self.out.jump(0);
+                    let site = self.out.jump_ahead();
                     let target = SideTarget::Changed { target: block.address, terminator: self.terminator_before };
                     let (has_app_r15, blocks, data) = (self.has_app_r15, u16::from(self.block), self.data.length);
                     self.side_exits.push(SideExit { site, has_app_r15, blocks, data, target });
@@ -81,7 +82,7 @@ impl Translator<'_, '_> {
     }
 
     /// `mov rcx, [address]`, zero-extended from `size` bytes.
-    fn load_code(&mut self, address: u64, size: usize) {
+    fn load_code(&mut self, address: AppPc, size: usize) {
         let opcode: &[u8] = match size {
             8 => &[0x48, 0x8b],
             4 => &[0x8b],
@@ -89,14 +90,14 @@ impl Translator<'_, '_> {
             _ => &[0x0f, 0xb6],
         };
         let end = self.out.here() + opcode.len() as u64 + 5;
-        match i32::try_from(address.wrapping_sub(end) as i64) {
+        match i32::try_from(address.get().wrapping_sub(end.get()) as i64) {
             Ok(displacement) => {
                 self.out.bytes(opcode);
                 self.out.bytes(&[0x0d]); // rcx, [rip + displacement]
                 self.out.bytes(&displacement.to_le_bytes());
             }
             Err(_) => {
-                self.out.load_constant(RCX, address);
+                self.out.load_constant(RCX, address.get());
                 self.out.bytes(opcode);
                 self.out.bytes(&[0x09]); // rcx, [rcx]
             }
@@ -104,13 +105,13 @@ impl Translator<'_, '_> {
     }
 
     /// Emits the exit for changed code of the block at `target`, after `blocks` blocks.
-    pub(super) fn exit_changed(&mut self, blocks: u16, target: u64, terminator: u32) {
+    pub(super) fn exit_changed(&mut self, blocks: u16, target: AppPc, terminator: u32) {
         self.out.reload_scratch();
         if blocks > 0 {
             return self.exit_after(blocks, target, terminator);
         }
         // Nothing has been executed, so there is no path to record.
-        self.out.exit_stub(self.options.first_path | ENTRY_CHANGED);
+        self.out.exit_stub(self.options.fragment.first_path().get() | ENTRY_CHANGED);
     }
 }
 
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn blocks_end_after_what_writes() {
-        let length = |code: &[u8]| length(0x1000, code);
+        let length = |code: &[u8]| length(AppPc::new(0x1000), code);
         assert_eq!(length(&[0x90, 0x90, 0xc3, 0x90]), 3);
         assert_eq!(length(&[0x90, 0x89, 0x08, 0x90, 0xc3]), 3, "mov [rax], ecx");
         assert_eq!(length(&[0x8b, 0x08, 0x39, 0x08, 0x50, 0xc3]), 6, "loads, comparisons and pushes do not");

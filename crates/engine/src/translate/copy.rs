@@ -4,7 +4,7 @@
 use iced_x86::{Decoder, Instruction, OpKind, Register};
 
 use super::value::SourceInstruction;
-use super::{Spill, Translator, segment};
+use super::{Spill, Translator, pc_after, pc_of, segment};
 
 impl Translator<'_, '_> {
     /// An instruction without transfer.
@@ -27,7 +27,7 @@ impl Translator<'_, '_> {
 
     /// The instruction as it is.
     pub(super) fn copy_plain(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
-        let pc = instruction.ip();
+        let pc = pc_of(instruction);
         self.map_safe_point(pc);
         if uses_r15(instruction) && !self.has_app_r15 {
             self.require_app_r15();
@@ -51,7 +51,7 @@ impl Translator<'_, '_> {
     /// far.
     pub(super) fn copy_relative(&mut self, bytes: &[u8], offset: usize, address: u64) -> bool {
         let end = self.out.here() + bytes.len() as u64;
-        let displacement = address.wrapping_sub(end) as i64;
+        let displacement = address.wrapping_sub(end.get()) as i64;
         let Ok(displacement) = i32::try_from(displacement) else { return false };
         self.out.bytes(&bytes[..offset]);
         self.out.bytes(&displacement.to_le_bytes());
@@ -62,7 +62,7 @@ impl Translator<'_, '_> {
     /// Copies with `[rip + displacement]` replaced by `[register]`, the register holding the
     /// address.
     fn copy_far(&mut self, instruction: &Instruction, bytes: &[u8], offset: usize, address: u64) {
-        let pc = instruction.ip();
+        let pc = pc_of(instruction);
         let register = free_register(instruction, self.spill.general);
         self.out.store_gs(crate::tcb::SCRATCH_THIRD, register);
         self.spill.third = register;
@@ -75,7 +75,7 @@ impl Translator<'_, '_> {
             // A locked instruction is not complete before its order is known.
             self.map_between_safe_points();
         } else {
-            self.map_safe_point(instruction.next_ip());
+            self.map_safe_point(pc_after(instruction));
         }
         self.out.load_gs(register, crate::tcb::SCRATCH_THIRD);
         self.spill.third = Spill::NONE;

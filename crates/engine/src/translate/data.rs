@@ -3,7 +3,7 @@
 //! Data lies behind the path's word, at offsets that are known at translation, so each piece costs
 //! one store. Translated code does not compute addresses: it stores the registers in them, and a
 //! register only once as long as its value stays known (see [`super::symbol`]). The access
-//! descriptors tell how to compute addresses from registers.
+//! descriptors say how to compute addresses from registers.
 
 use alloc::vec::Vec;
 use iced_x86::{Code, Decoder, Encoder, Instruction, InstructionInfoFactory, Register, UsedRegister};
@@ -14,7 +14,7 @@ use super::copy::uses_r15;
 use super::operand::{self, Mask, Operand};
 use super::symbol::{Symbol, Symbols};
 use super::value::{self, SourceInstruction};
-use super::{BlockEnd, ExitKind, SourceBlock, TranslatedBlock, Translator, Unreadable};
+use super::{BlockEnd, ExitKind, SourceBlock, TranslatedBlock, Translator, Unreadable, pc_of};
 
 /// Fragments end when they have more data than this, or are longer than this in the cache.
 const DATA_FULL: usize = 8 << 10;
@@ -77,7 +77,7 @@ impl Translator<'_, '_> {
 
     /// An instruction without transfer, with its data.
     pub(super) fn copy_recorded(&mut self, instruction: &Instruction, decoder: &Decoder, bytes: &[u8]) {
-        self.pc = instruction.ip();
+        self.pc = pc_of(instruction);
         self.data.complete = self.data.length;
         self.map_safe_point(self.pc);
         let mut operands = Vec::new();
@@ -126,7 +126,7 @@ impl Translator<'_, '_> {
         if self.data.mode == DATA_NONE {
             return first;
         }
-        self.pc = instruction.ip();
+        self.pc = pc_of(instruction);
         self.data.complete = self.data.length;
         let mut operands = Vec::new();
         self.with_info(|_, info| operand::operands(instruction, info, &mut operands), instruction);
@@ -187,10 +187,10 @@ impl Translator<'_, '_> {
         }
         self.result.blocks.push(TranslatedBlock { length: instruction.len() as u32, taken: false });
         self.result.has_locked |= isa::is_locked(instruction);
-        self.map_safe_point(instruction.ip());
-        let number = self.options.first_path + self.result.exits.len() as u32;
-        self.record_exit(ExitKind::Emulated, instruction.ip(), 1, code::TERMINATOR_DIRECT);
-        self.out.exit_stub(number);
+        self.map_safe_point(pc_of(instruction));
+        let path = self.next_path();
+        self.record_exit(ExitKind::Emulated, pc_of(instruction), 1, code::TERMINATOR_DIRECT);
+        self.out.exit_stub(path.get());
         Ok(BlockEnd::Stop)
     }
 
@@ -205,7 +205,7 @@ impl Translator<'_, '_> {
     pub(super) fn describe_access(&mut self, operand: &Operand) -> AccessDescriptor {
         let mut access = AccessDescriptor {
             block: u16::from(self.block),
-            offset: self.pc.wrapping_sub(self.block_address) as u16,
+            offset: (self.pc - self.block_address) as u16,
             size: operand.size,
             kind: operand.kind,
             flags: operand.scale,

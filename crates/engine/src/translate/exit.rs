@@ -1,8 +1,10 @@
 //! Exits: how a path ends, and the code behind the superblock that leads there.
 
+use entity::{AppPc, PathId};
 use wire::code::TERMINATOR_INDIRECT;
 
 use super::Translator;
+use crate::cache_pc::CachePc;
 use crate::emit::EXIT_STUB_BYTES;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,17 +19,18 @@ pub enum ExitKind {
     Emulated,
 }
 
-/// Set in an exit's number, beside the fragment's first path: the code at the fragment's entry has
+/// Set in an exit's number, beside the fragment's number: the code at the fragment's entry has
 /// changed, and nothing has been executed.
 pub const ENTRY_CHANGED: u32 = wire::word::EVENT;
 
-/// An exit of a new fragment. Its path is the fragment's first path plus its index.
+/// An exit of a new fragment. Its path follows from its index: see
+/// [`entity::FragmentId::path`].
 #[derive(Clone, Copy, Debug)]
 pub struct TranslatedExit {
     pub kind: ExitKind,
-    pub target: u64,
+    pub target: AppPc,
     /// Address of the jump's displacement (direct exits).
-    pub site: u64,
+    pub site: CachePc,
     /// Number of blocks executed.
     pub blocks: u16,
     /// Terminator of the last of them: one of `wire::code::TERMINATOR_*`.
@@ -49,19 +52,19 @@ pub(super) struct SideExit {
 
 pub(super) enum SideTarget {
     Direct {
-        target: u64,
+        target: AppPc,
         terminator: u32,
     },
     /// An indirect transfer did not go to this expected address; rcx is the difference.
-    Indirect(u64),
+    Indirect(AppPc),
     /// A locked instruction may follow another thread's; rcx, rdx and rsi are spilled.
     Timed {
-        target: u64,
+        target: AppPc,
     },
     /// The next block's code has changed; rcx and rdx are spilled. `terminator` is that of the
     /// block before.
     Changed {
-        target: u64,
+        target: AppPc,
         terminator: u32,
     },
 }
@@ -72,22 +75,27 @@ impl Translator<'_, '_> {
         u16::from(self.block) + 1
     }
 
+    /// The path to the next exit that is added.
+    pub(super) fn next_path(&self) -> PathId {
+        self.options.fragment.path(self.result.exits.len() as u32)
+    }
+
     /// Adds an exit after `blocks` blocks and records its path.
-    pub(super) fn record_exit(&mut self, kind: ExitKind, target: u64, blocks: u16, terminator: u32) {
-        let path = self.options.first_path + self.result.exits.len() as u32;
+    pub(super) fn record_exit(&mut self, kind: ExitKind, target: AppPc, blocks: u16, terminator: u32) {
+        let path = self.next_path();
         let data = self.data.length as u32;
         if kind != ExitKind::Emulated {
-            self.out.record(path, data);
+            self.out.record(path.get(), data);
         }
-        self.result.exits.push(TranslatedExit { kind, target, site: 0, blocks, terminator, data });
+        self.result.exits.push(TranslatedExit { kind, target, site: CachePc::NONE, blocks, terminator, data });
     }
 
     /// Exits after the current block through a linkable jump.
-    pub(super) fn exit_to(&mut self, target: u64, terminator: u32) {
+    pub(super) fn exit_to(&mut self, target: AppPc, terminator: u32) {
         self.exit_after(self.blocks(), target, terminator);
     }
 
-    pub(super) fn exit_after(&mut self, blocks: u16, target: u64, terminator: u32) {
+    pub(super) fn exit_after(&mut self, blocks: u16, target: AppPc, terminator: u32) {
         self.require_cursor();
         self.map_between_safe_points();
         let stub = self.options.stub(self.result.exits.len());
@@ -96,7 +104,7 @@ impl Translator<'_, '_> {
     }
 
     /// Emits the jump of the newest exit, to its stub at first.
-    pub(super) fn jump_linkable(&mut self, stub: u64) {
+    pub(super) fn jump_linkable(&mut self, stub: CachePc) {
         let position = self.out.jump_patchable(stub);
         let site = self.out.here() - (self.out.position() - position) as u64;
         if let Some(exit) = self.result.exits.last_mut() {
@@ -106,7 +114,7 @@ impl Translator<'_, '_> {
 
     /// Exits to the application address in rcx.
     pub(super) fn exit_indirect(&mut self, blocks: u16) {
-        self.record_exit(ExitKind::Indirect, 0, blocks, TERMINATOR_INDIRECT);
+        self.record_exit(ExitKind::Indirect, AppPc::NONE, blocks, TERMINATOR_INDIRECT);
         self.out.jump_indirect(self.options.table);
     }
 
@@ -138,7 +146,7 @@ impl Translator<'_, '_> {
             SideTarget::Changed { target, terminator } => self.exit_changed(side_exit.blocks, target, terminator),
             SideTarget::Indirect(expected) => {
                 self.require_cursor();
-                self.out.load_constant(2, expected);
+                self.out.load_constant(2, expected.get());
                 self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
                 self.exit_indirect(side_exit.blocks);
             }

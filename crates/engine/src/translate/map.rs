@@ -1,6 +1,8 @@
 //! The translation map: for every address of a fragment, the next application instruction and where
 //! the application's registers are.
 
+use entity::AppPc;
+
 use super::Translator;
 
 /// An entry of the translation map. It holds from `cache` (relative to the fragment's body) up to
@@ -65,8 +67,8 @@ impl Translator<'_, '_> {
     }
 
     /// Adds an entry for the code from here on.
-    pub(super) fn map(&mut self, pc: u64, state: RegisterState) {
-        let offset = pc.wrapping_sub(self.block_address) as u16;
+    pub(super) fn map(&mut self, pc: AppPc, state: RegisterState) {
+        let offset = (pc - self.block_address) as u16;
         let data = self.data.complete as u16;
         let entry = MapEntry { cache: self.offset(), offset, data, block: self.block, state };
         self.is_between_safe_points = state == RegisterState::BetweenSafePoints;
@@ -74,7 +76,7 @@ impl Translator<'_, '_> {
     }
 
     /// Adds a safe point before the instruction at `pc` to the translation map.
-    pub(super) fn map_safe_point(&mut self, pc: u64) {
+    pub(super) fn map_safe_point(&mut self, pc: AppPc) {
         let state = match (self.spill == Spill::default(), self.has_app_r15) {
             (true, true) => RegisterState::App,
             (true, false) => RegisterState::Cursor,

@@ -11,12 +11,14 @@
 //! This code uses rcx, rdx and rsi. It keeps nothing in registers during the instruction, and does
 //! not change flags.
 
+use entity::AppPc;
 use iced_x86::{Code, Decoder, Instruction, InstructionInfoFactory, MemoryOperand, Mnemonic, OpKind, Register};
 use wire::code::TERMINATOR_DIRECT;
 
 use super::operand::{general, wide};
 use super::value::{SourceInstruction, is_high_byte, memory};
-use super::{BlockEnd, ExitKind, SideTarget, SourceBlock, TranslatedBlock, Translator};
+use super::{BlockEnd, ExitKind, SideTarget, SourceBlock, TranslatedBlock, Translator, pc_of};
+use crate::cache_pc::CachePc;
 use crate::{owners, tcb};
 
 const RCX: u8 = 1;
@@ -90,7 +92,7 @@ fn is_stack_fence(instruction: &Instruction) -> bool {
 /// and where it returns.
 pub(super) struct OwnerMiss {
     site: usize,
-    back: u64,
+    back: CachePc,
     bytes: usize,
     has_app_r15: bool,
 }
@@ -130,7 +132,7 @@ impl Translator<'_, '_> {
     /// Prepares a locked instruction: the application's registers must be in place for its address
     /// and for itself.
     fn begin_locked(&mut self, instruction: &Instruction, locked: Locked) {
-        self.pc = instruction.ip();
+        self.pc = pc_of(instruction);
         self.data.complete = self.data.length;
         self.map_safe_point(self.pc);
         self.require_app_r15_for(instruction);
@@ -250,7 +252,7 @@ impl Translator<'_, '_> {
         self.load_owner();
         self.out.bytes(&[0x48, 0x8d, 0x4c, 0x11, 1]); // lea rcx, [rcx + rdx + 1]
         self.out.bytes(&[0xe3, 5]); // jrcxz over the next instruction
-        let site = self.out.jump(0);
+        let site = self.out.jump_ahead();
         let back = self.out.here();
         self.owner_misses.push(OwnerMiss { site, back, bytes, has_app_r15: self.has_app_r15 });
         self.reload_three();
@@ -279,7 +281,7 @@ impl Translator<'_, '_> {
 
     /// Checks after the instruction whether the entry is still the thread's, and whether the old
     /// value is the one that the thread had written.
-    fn look_again(&mut self, instruction: &Instruction, locked: Locked, next: u64) {
+    fn look_again(&mut self, instruction: &Instruction, locked: Locked, next: AppPc) {
         let bytes = instruction.memory_size().size();
         self.map_between_safe_points();
         self.spill_three();
@@ -299,7 +301,7 @@ impl Translator<'_, '_> {
         self.out.bytes(&[0x48, 0x8d, 0x4c, 0x11, 1]); // lea rcx, [rcx + rdx + 1]
         self.out.bytes(&[0xe3, 5]); // jrcxz over the next instruction
         let way_out = self.out.here();
-        let site = self.out.jump(0);
+        let site = self.out.jump_ahead();
         self.side_exit(site, SideTarget::Timed { target: next });
         self.out.load_gs(RCX, tcb::ORDER_OLD);
         self.out.load_gs(RDX, tcb::ORDER_LEFT);
@@ -357,7 +359,7 @@ impl Translator<'_, '_> {
         self.out.load_constant(RDX, owners::HIGH_ADDRESS | (miss.bytes as u64 - 1));
         self.out.bytes(&[0xc4, 0xe2, 0xf2, 0xf5, 0xca]); // pext rcx, rcx, rdx
         self.out.bytes(&[0xe3, 5]); // jrcxz over the next instruction
-        let site = self.out.jump(0);
+        let site = self.out.jump_ahead();
         self.out.load_gs(RCX, tcb::ORDER_TAG);
         self.out.load_constant(RDX, owners::PENDING);
         self.out.bytes(&[0x48, 0x8d, 0x14, 0x11]); // lea rdx, [rcx + rdx]
@@ -388,7 +390,7 @@ impl Translator<'_, '_> {
 
     /// Exits after a locked instruction that may follow another thread's: records a timestamp, and
     /// turns a pending tag into a tag.
-    pub(super) fn exit_timed(&mut self, blocks: u16, target: u64) {
+    pub(super) fn exit_timed(&mut self, blocks: u16, target: AppPc) {
         self.reload_three();
         self.require_cursor();
         self.map_between_safe_points();
@@ -405,7 +407,7 @@ impl Translator<'_, '_> {
         // If another thread has exchanged the entry meanwhile, its entry must not look like this
         // thread's.
         let taken = self.jump_unless_pending();
-        let end = self.out.jump(0);
+        let end = self.out.jump_ahead();
         self.out.land(taken);
         self.disown_entry();
         self.out.land(not_pending);
@@ -414,7 +416,7 @@ impl Translator<'_, '_> {
         self.jump_linkable(stub);
     }
 
-    /// Jumps, to a place that the caller lands, unless the entry in rdx is the thread's pending
+    /// Jumps to where the caller lands the result, unless the entry in rdx is the thread's pending
     /// tag. Changes rcx and rdx.
     fn jump_unless_pending(&mut self) -> usize {
         self.out.load_gs(RCX, tcb::ORDER_TAG);
@@ -422,11 +424,11 @@ impl Translator<'_, '_> {
         self.out.load_constant(RDX, owners::PENDING);
         self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
         self.out.bytes(&[0xe3, 5]); // jrcxz over the next instruction
-        self.out.jump(0)
+        self.out.jump_ahead()
     }
 
     /// Ends the superblock after a locked instruction, with a timestamp.
-    pub(super) fn end_locked(&mut self, decoder: &Decoder, start: u64) {
+    pub(super) fn end_locked(&mut self, decoder: &Decoder, start: AppPc) {
         let length = decoder.position();
         let next = start + length as u64;
         self.result.blocks.push(TranslatedBlock { length: length as u32, taken: false });

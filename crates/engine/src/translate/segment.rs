@@ -9,7 +9,7 @@ use wire::code;
 use super::copy::uses_r15;
 use super::operand::{general, wide};
 use super::symbol::Symbol;
-use super::{RegisterState, Spill, Translator};
+use super::{RegisterState, Spill, Translator, pc_of};
 use crate::tcb;
 
 const RCX: u8 = 1;
@@ -109,7 +109,7 @@ fn operand(base: Register, index: Register, scale: u32, displacement: i64) -> Me
 impl Translator<'_, '_> {
     /// An instruction without transfer with an operand relative to gs.
     pub(super) fn copy_with_base(&mut self, instruction: &Instruction, decoder: &Decoder) {
-        self.pc = instruction.ip();
+        self.pc = pc_of(instruction);
         self.data.complete = self.data.length;
         self.map_safe_point(self.pc);
         if uses_r15(instruction) && !self.has_app_r15 {
@@ -140,7 +140,7 @@ impl Translator<'_, '_> {
     fn encoded(&mut self, instruction: &Instruction) -> Option<Vec<u8>> {
         let here = self.out.here();
         let encoder = self.data.encoder();
-        let is_encoded = encoder.encode(instruction, here).is_ok();
+        let is_encoded = encoder.encode(instruction, here.get()).is_ok();
         let bytes = encoder.take_buffer();
         (is_encoded && !self.failed).then_some(bytes)
     }
@@ -219,7 +219,7 @@ impl Translator<'_, '_> {
     /// Loads the target of an indirect jump or call, whose operand is relative to gs, into rcx. rcx
     /// and rdx are spilled. `access` is the index of its access descriptor.
     pub(super) fn load_target_with_base(&mut self, instruction: &Instruction, access: usize) {
-        let pc = instruction.ip();
+        let pc = pc_of(instruction);
         let state = |has_app_r15| if has_app_r15 { RegisterState::ScratchApp } else { RegisterState::Scratch };
         self.map(pc, state(self.has_app_r15));
         self.failed = false;

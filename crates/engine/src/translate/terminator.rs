@@ -1,6 +1,7 @@
 //! Terminators: control transfers, which are replaced. The superblock continues behind a transfer
 //! whose target is its next block; other transfers end it with exits.
 
+use entity::AppPc;
 use iced_x86::{Code, Decoder, Instruction, Mnemonic, OpKind};
 use isa::Transfer;
 use wire::code::{TERMINATOR_DIRECT, TERMINATOR_NOT_TAKEN, TERMINATOR_SYSCALL, TERMINATOR_TAKEN};
@@ -8,15 +9,20 @@ use wire::code::{TERMINATOR_DIRECT, TERMINATOR_NOT_TAKEN, TERMINATOR_SYSCALL, TE
 use super::copy::uses_r15;
 use super::symbol::Symbol;
 use super::value::SourceInstruction;
-use super::{ExitKind, RegisterState, SideTarget, Translator, segment};
+use super::{ExitKind, RegisterState, SideTarget, Translator, pc_after, pc_of, segment};
 
 impl Translator<'_, '_> {
     /// Continues the superblock at `next`, behind this transfer. `None`, and nothing emitted, if it
     /// cannot.
-    pub(super) fn continue_through(&mut self, source: &SourceInstruction, transfer: Transfer, next: u64) -> Option<()> {
+    pub(super) fn continue_through(
+        &mut self,
+        source: &SourceInstruction,
+        transfer: Transfer,
+        next: AppPc,
+    ) -> Option<()> {
         let instruction = source.instruction;
         self.data.complete = self.data.length;
-        self.map_safe_point(instruction.ip());
+        self.map_safe_point(pc_of(instruction));
         match transfer {
             Transfer::Conditional { target } => self.continue_conditional(source, target, next),
             Transfer::Jump { target } | Transfer::Call { target } if next == target => {
@@ -30,10 +36,10 @@ impl Translator<'_, '_> {
         }
     }
 
-    fn continue_conditional(&mut self, source: &SourceInstruction, target: u64, next: u64) -> Option<()> {
+    fn continue_conditional(&mut self, source: &SourceInstruction, target: AppPc, next: AppPc) -> Option<()> {
         let condition = condition(source.bytes)?;
         let taken = next == target;
-        let fall = source.instruction.next_ip();
+        let fall = pc_after(source.instruction);
         if !taken && next != fall {
             return None;
         }
@@ -41,7 +47,7 @@ impl Translator<'_, '_> {
             true => (condition ^ 1, fall, TERMINATOR_NOT_TAKEN),
             false => (condition, target, TERMINATOR_TAKEN),
         };
-        let site = self.out.jump_if(condition, 0);
+        let site = self.out.jump_ahead_if(condition);
         self.side_exit(site, SideTarget::Direct { target, terminator });
         if let Some(block) = self.result.blocks.last_mut() {
             block.taken = taken;
@@ -58,13 +64,13 @@ impl Translator<'_, '_> {
         }
         if is_call {
             self.describe_transfer(instruction);
-            self.push_return_address(instruction.next_ip());
-            self.calls.push(instruction.next_ip());
+            self.push_return_address(pc_after(instruction));
+            self.calls.push(pc_after(instruction));
         }
         Some(())
     }
 
-    fn continue_return(&mut self, instruction: &Instruction, next: u64) -> Option<()> {
+    fn continue_return(&mut self, instruction: &Instruction, next: AppPc) -> Option<()> {
         if self.calls.pop() != Some(next) && !self.options.inline_indirect {
             return None;
         }
@@ -73,16 +79,16 @@ impl Translator<'_, '_> {
         Some(())
     }
 
-    fn continue_indirect(&mut self, source: &SourceInstruction, is_call: bool, next: u64) -> Option<()> {
+    fn continue_indirect(&mut self, source: &SourceInstruction, is_call: bool, next: AppPc) -> Option<()> {
         if !self.options.inline_indirect {
             return None;
         }
         let instruction = source.instruction;
         self.read_target(source);
         if is_call {
-            self.map_scratch(instruction.ip());
-            self.push_return_address(instruction.next_ip());
-            self.calls.push(instruction.next_ip());
+            self.map_scratch(pc_of(instruction));
+            self.push_return_address(pc_after(instruction));
+            self.calls.push(pc_after(instruction));
             self.map_between_safe_points();
         }
         self.expect(next);
@@ -91,11 +97,11 @@ impl Translator<'_, '_> {
 
     /// Continues if the target in rcx is `next`, else leaves by a side exit. rcx and rdx are
     /// spilled.
-    fn expect(&mut self, next: u64) {
-        self.out.load_constant(2, next.wrapping_neg());
+    fn expect(&mut self, next: AppPc) {
+        self.out.load_constant(2, next.get().wrapping_neg());
         self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
         self.out.bytes(&[0xe3, 5]); // jrcxz over the next instruction
-        let site = self.out.jump(0);
+        let site = self.out.jump_ahead();
         self.side_exit(site, SideTarget::Indirect(next));
         self.out.reload_scratch();
     }
@@ -104,12 +110,12 @@ impl Translator<'_, '_> {
     pub(super) fn end(&mut self, source: &SourceInstruction, transfer: Transfer) {
         let instruction = source.instruction;
         self.data.complete = self.data.length;
-        self.map_safe_point(instruction.ip());
+        self.map_safe_point(pc_of(instruction));
         match transfer {
             Transfer::Conditional { target } => self.end_conditional(instruction, source.bytes, target),
             Transfer::Jump { .. } if is_xbegin(instruction) && !has_transactions() => {
                 self.out.bytes(&[0x0f, 0x0b]); // ud2
-                self.exit_to(instruction.next_ip(), TERMINATOR_DIRECT);
+                self.exit_to(pc_after(instruction), TERMINATOR_DIRECT);
             }
             Transfer::Jump { target } => self.end_direct(instruction, target, false),
             Transfer::Call { target } => self.end_direct(instruction, target, true),
@@ -121,10 +127,10 @@ impl Translator<'_, '_> {
         }
     }
 
-    fn end_conditional(&mut self, instruction: &Instruction, bytes: &[u8], target: u64) {
+    fn end_conditional(&mut self, instruction: &Instruction, bytes: &[u8], target: AppPc) {
         self.require_cursor_before(instruction);
         let site = match condition(bytes) {
-            Some(condition) => self.out.jump_if(condition, 0),
+            Some(condition) => self.out.jump_ahead_if(condition),
             None => {
                 // `loop` and `jrcxz` reach 127 bytes only, so they skip a long jump.
                 let last = bytes.len() - 1;
@@ -132,22 +138,22 @@ impl Translator<'_, '_> {
                 self.out.bytes(&[2]);
                 self.map_between_safe_points();
                 self.out.bytes(&[0xeb, 5]);
-                self.out.jump(0)
+                self.out.jump_ahead()
             }
         };
-        self.exit_to(instruction.next_ip(), TERMINATOR_NOT_TAKEN);
+        self.exit_to(pc_after(instruction), TERMINATOR_NOT_TAKEN);
         self.out.land(site);
         self.exit_to(target, TERMINATOR_TAKEN);
     }
 
-    fn end_direct(&mut self, instruction: &Instruction, target: u64, is_call: bool) {
+    fn end_direct(&mut self, instruction: &Instruction, target: AppPc, is_call: bool) {
         self.require_cursor_before(instruction);
         if is_xbegin(instruction) {
             self.abort_transaction();
         }
         if is_call {
             self.describe_transfer(instruction);
-            self.push_return_address(instruction.next_ip());
+            self.push_return_address(pc_after(instruction));
         }
         self.exit_to(target, TERMINATOR_DIRECT);
     }
@@ -163,8 +169,8 @@ impl Translator<'_, '_> {
         self.read_target(source);
         self.require_cursor();
         if is_call {
-            self.map(instruction.ip(), RegisterState::Scratch);
-            self.push_return_address(instruction.next_ip());
+            self.map(pc_of(instruction), RegisterState::Scratch);
+            self.push_return_address(pc_after(instruction));
             self.map_between_safe_points();
         }
         self.exit_indirect(self.blocks());
@@ -173,18 +179,18 @@ impl Translator<'_, '_> {
     fn end_syscall(&mut self, instruction: &Instruction) {
         self.require_cursor();
         self.map_between_safe_points();
-        let number = self.options.first_path + self.result.exits.len() as u32;
-        self.record_exit(ExitKind::Syscall, instruction.ip(), self.blocks(), TERMINATOR_SYSCALL);
-        self.out.exit_stub(number);
+        let path = self.next_path();
+        self.record_exit(ExitKind::Syscall, pc_of(instruction), self.blocks(), TERMINATOR_SYSCALL);
+        self.out.exit_stub(path.get());
     }
 
     fn end_trap(&mut self, instruction: &Instruction, bytes: &[u8]) {
         self.trap(instruction, bytes);
         self.data.complete = self.data.length;
         // `int3` reports its signal here, so this is a safe point of its own.
-        self.map_safe_point(instruction.next_ip());
+        self.map_safe_point(pc_after(instruction));
         self.out.bytes(&[0x90]);
-        self.exit_to(instruction.next_ip(), TERMINATOR_DIRECT);
+        self.exit_to(pc_after(instruction), TERMINATOR_DIRECT);
     }
 
     /// An instruction that traps, executed as it is; far transfers and unknown instructions become
@@ -201,12 +207,12 @@ impl Translator<'_, '_> {
     fn require_cursor_before(&mut self, instruction: &Instruction) {
         if self.has_app_r15 {
             self.require_cursor();
-            self.map_safe_point(instruction.ip());
+            self.map_safe_point(pc_of(instruction));
         }
     }
 
     /// Adds a map entry before the instruction at `pc`, where rcx and rdx are spilled.
-    fn map_scratch(&mut self, pc: u64) {
+    fn map_scratch(&mut self, pc: AppPc) {
         let state = if self.has_app_r15 { RegisterState::ScratchApp } else { RegisterState::Scratch };
         self.map(pc, state);
     }
@@ -218,9 +224,9 @@ impl Translator<'_, '_> {
         self.data.symbols.set(0, Symbol::Constant(0));
     }
 
-    fn push_return_address(&mut self, address: u64) {
-        if let Some(position) = self.out.push_constant(address) {
-            self.literals.push((position, address));
+    fn push_return_address(&mut self, address: AppPc) {
+        if let Some(position) = self.out.push_constant(address.get()) {
+            self.literals.push((position, address.get()));
         }
     }
 
@@ -243,7 +249,7 @@ impl Translator<'_, '_> {
         let first = self.describe_transfer(instruction);
         if uses_r15(instruction) && !self.has_app_r15 {
             self.require_app_r15();
-            self.map_safe_point(instruction.ip());
+            self.map_safe_point(pc_of(instruction));
         }
         self.out.spill_scratch();
         if segment::is_relative(instruction) {
@@ -292,7 +298,7 @@ impl Translator<'_, '_> {
         let address = instruction.ip_rel_memory_address();
         if !self.copy_relative(&load[..length], offset as usize, address) {
             self.out.load_constant(1, address);
-            self.map_scratch(instruction.ip());
+            self.map_scratch(pc_of(instruction));
             self.out.bytes(&[0x48, 0x8b, 0x09]); // mov rcx, [rcx]
         }
     }

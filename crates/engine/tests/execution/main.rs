@@ -9,9 +9,11 @@ mod program;
 
 use std::collections::HashMap;
 
+use entity::{AppPc, FragmentId, PathId};
 use machine::{End, FLAGS, Machine, Registers, Stop};
 use program::{Code, DATA_BYTES, FAR, LOW, Layout, Program, REGION_BYTES, STACK_BYTES, STACK_TOP};
 use proptest::prelude::*;
+use trackway_engine::cache_pc::CachePc;
 use trackway_engine::emit::{Emitter, Table};
 use trackway_engine::translate::{
     self, ExitKind, Order, RegisterState, STUB_STRIDE, SourceBlock, Spill, Translation, TranslationOptions,
@@ -23,7 +25,7 @@ const RING: u64 = 0x4_0000;
 /// In the region of the cache.
 const STUBS_END: u64 = REGION_BYTES;
 const FIRST_PATH: u32 = 1000;
-const CHAIN_BLOCKS: usize = 6;
+const SUPERBLOCK_BLOCKS: usize = 6;
 const RSP: usize = 4;
 
 /// How a program is translated.
@@ -106,10 +108,10 @@ fn run_native(
 }
 
 struct Fragment {
-    start: u64,
-    end: u64,
-    addresses: Vec<u64>,
-    first_path: u32,
+    start: CachePc,
+    end: CachePc,
+    addresses: Vec<AppPc>,
+    id: FragmentId,
     translation: Translation,
 }
 
@@ -118,10 +120,10 @@ struct Dispatcher<'a> {
     mode: Mode,
     code: &'a [u8],
     fragments: Vec<Fragment>,
-    by_address: HashMap<u64, usize>,
+    by_address: HashMap<AppPc, usize>,
     exit_count: u32,
-    cache_next: u64,
-    stubs_next: u64,
+    cache_next: CachePc,
+    stubs_next: CachePc,
 }
 
 impl<'a> Dispatcher<'a> {
@@ -132,8 +134,8 @@ impl<'a> Dispatcher<'a> {
             fragments: Vec::new(),
             by_address: HashMap::new(),
             exit_count: 0,
-            cache_next: mode.layout.cache,
-            stubs_next: mode.layout.cache + STUBS_END,
+            cache_next: CachePc::new(mode.layout.cache),
+            stubs_next: CachePc::new(mode.layout.cache + STUBS_END),
         }
     }
 
@@ -141,7 +143,7 @@ impl<'a> Dispatcher<'a> {
         Table { address: machine::TABLES[usize::from(self.mode.high_table)], by_pext: self.mode.by_pext }
     }
 
-    fn find(&mut self, superblock: &[u64]) -> usize {
+    fn find(&mut self, superblock: &[AppPc]) -> usize {
         if let Some(index) = self.by_address.get(&superblock[0]) {
             return *index;
         }
@@ -151,10 +153,10 @@ impl<'a> Dispatcher<'a> {
         self.fragments.len() - 1
     }
 
-    fn translate(&mut self, addresses: &[u64]) -> Fragment {
+    fn translate(&mut self, addresses: &[AppPc]) -> Fragment {
         let block = |index: usize| SourceBlock {
             address: addresses[index],
-            code: &self.code[(addresses[index] - self.mode.layout.code) as usize..],
+            code: &self.code[(addresses[index].get() - self.mode.layout.code) as usize..],
             next: addresses.get(index + 1).copied(),
             check: self.mode.check,
         };
@@ -165,7 +167,7 @@ impl<'a> Dispatcher<'a> {
             order: self.mode.order,
             data: self.mode.data,
             has_avx512: std::arch::is_x86_feature_detected!("avx512f"),
-            first_path: FIRST_PATH + self.exit_count,
+            fragment: FragmentId::new(PathId::new(FIRST_PATH + self.exit_count)),
             stubs_end: self.stubs_next,
         };
         let mut room = vec![0; 0x1_0000];
@@ -174,34 +176,33 @@ impl<'a> Dispatcher<'a> {
         out.align(64);
         assert!(!out.overflowed());
         let (start, end) = (self.cache_next, out.here());
-        put(start, &room[..(end - start) as usize]);
+        put(start.get(), &room[..(end - start) as usize]);
         for index in 0..translation.exits.len() {
             let mut room = [0x90; STUB_STRIDE];
             let stub = options.stub(index);
-            Emitter::new(&mut room, stub).exit_stub(options.first_path + index as u32);
-            put(stub, &room);
+            Emitter::new(&mut room, stub).exit_stub(options.fragment.path(index as u32).get());
+            put(stub.get(), &room);
         }
         self.cache_next = end;
         let count = translation.exits.len();
-        self.stubs_next -= (count * STUB_STRIDE) as u64;
+        self.stubs_next = self.stubs_next - (count * STUB_STRIDE) as u64;
         self.exit_count += count as u32;
-        let first_path = options.first_path;
-        Fragment { start, end, addresses: addresses.to_vec(), first_path, translation }
+        Fragment { start, end, addresses: addresses.to_vec(), id: options.fragment, translation }
     }
 
     /// Which fragment and exit left with this word at the cursor.
     fn path(&self, word: u32) -> (&Fragment, usize) {
-        let fragment = self.fragments.iter().find(|fragment| {
-            (fragment.first_path..fragment.first_path + fragment.translation.exits.len() as u32).contains(&word)
-        });
+        let exit_in = |fragment: &Fragment| fragment.id.exit_of(PathId::new(word)) as usize;
+        let fragment = self.fragments.iter().find(|fragment| exit_in(fragment) < fragment.translation.exits.len());
         let fragment = fragment.unwrap_or_else(|| panic!("{word:#x} is no path"));
-        (fragment, (word - fragment.first_path) as usize)
+        (fragment, exit_in(fragment))
     }
 
     /// What a signal handler would take for the application's state; `None` where it would not.
-    fn recover_state(&self, stop: &Stop) -> Option<(u64, Registers)> {
-        let fragment = self.fragments.iter().find(|fragment| (fragment.start..fragment.end).contains(&stop.pc))?;
-        let offset = (stop.pc - fragment.start) as u16;
+    fn recover_state(&self, stop: &Stop) -> Option<(AppPc, Registers)> {
+        let pc = CachePc::new(stop.pc);
+        let fragment = self.fragments.iter().find(|fragment| (fragment.start..fragment.end).contains(&pc))?;
+        let offset = (pc - fragment.start) as u16;
         let after = fragment.translation.map.partition_point(|entry| entry.cache <= offset);
         let entry = fragment.translation.map[after - 1];
         let mut registers = stop.registers;
@@ -235,40 +236,40 @@ fn run_translated(
     dispatcher: &mut Dispatcher,
     program: &Program,
     code: &Code,
-    history: Option<&[u64]>,
+    history: Option<&[AppPc]>,
     step: bool,
-) -> (Outcome, Vec<u64>, Vec<Stop>) {
+) -> (Outcome, Vec<AppPc>, Vec<Stop>) {
     let layout = dispatcher.mode.layout;
     let mut registers = load(program, code, layout);
     fill(layout.data + RING, 4096, program.seed);
     machine.prepare(dispatcher.table().mask());
     machine.watch(layout.cache, layout.cache + REGION_BYTES / 2);
     let mut executed = Vec::new();
-    let mut pc = layout.code;
-    while pc != layout.code + program::END {
+    let mut pc = AppPc::new(layout.code);
+    while pc != AppPc::new(layout.code + program::END) {
         let from = executed.len();
         let superblock = match history {
-            Some(history) => &history[from..history.len().min(from + CHAIN_BLOCKS)],
+            Some(history) => &history[from..history.len().min(from + SUPERBLOCK_BLOCKS)],
             None => &[pc],
         };
         assert_eq!(superblock[0], pc);
         let index = dispatcher.find(superblock);
         let start = dispatcher.fragments[index].start;
         let mut cursor = layout.data + RING;
-        let end = machine.run(start, &mut registers, Some(&mut cursor), step);
+        let end = machine.run(start.get(), &mut registers, Some(&mut cursor), step);
         let (fragment, exit) = dispatcher.path(machine::read(layout.data + RING) as u32);
         let taken = fragment.translation.exits[exit];
         executed.extend_from_slice(&fragment.addresses[..usize::from(taken.blocks)]);
         check_words(cursor, layout.data + RING, u64::from(taken.data));
         pc = match end {
             End::Exit(number) => {
-                assert_eq!(number, fragment.first_path + exit as u32);
+                assert_eq!(PathId::new(number), fragment.id.path(exit as u32));
                 assert_eq!(taken.kind, ExitKind::Direct);
                 taken.target
             }
             End::Indirect(target) => {
                 assert_eq!(taken.kind, ExitKind::Indirect);
-                target
+                AppPc::new(target)
             }
             End::Native => panic!("translated code has come to native code"),
         };
@@ -294,7 +295,8 @@ fn check_stops(dispatcher: &Dispatcher, code: &[u8], native: &[Stop], stops: &[S
     let mut at = 0;
     for stop in stops {
         let Some((pc, registers)) = dispatcher.recover_state(stop) else { continue };
-        let seen = |index: usize| native.get(index).is_some_and(|stop| stop.pc == pc && stop.registers == registers);
+        let seen =
+            |index: usize| native.get(index).is_some_and(|stop| stop.pc == pc.get() && stop.registers == registers);
         if seen(at) {
             continue;
         }
@@ -307,7 +309,7 @@ fn check_stops(dispatcher: &Dispatcher, code: &[u8], native: &[Stop], stops: &[S
             panic!(
                 "at cache+{:x} a signal would see code+{:x} and {registers:x?}\nnative is {wanted:x?}",
                 stop.pc - layout.cache,
-                pc.wrapping_sub(layout.code),
+                pc - AppPc::new(layout.code),
             );
         }
     }
@@ -383,10 +385,10 @@ fn check_indirect_entry(general: [u64; 16], flags: u64, target: u64, entry_targe
     map_once(LOW);
     machine.prepare(0);
     let mut room = [0; 256];
-    let mut out = Emitter::new(&mut room, LOW.cache);
+    let mut out = Emitter::new(&mut room, CachePc::new(LOW.cache));
     out.spill_scratch();
     out.load_constant(1, target);
-    out.indirect_entry(entry_target);
+    out.indirect_entry(AppPc::new(entry_target));
     out.exit_stub(FIRST_PATH);
     put(LOW.cache, &room);
     let mut registers = Registers { general, flags: flags & FLAGS };
@@ -442,7 +444,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn marks_show_the_native_state(program in program::program(), mode in mode()) {
+    fn safe_points_show_the_native_state(program in program::program(), mode in mode()) {
         check_every_stop(&program, mode);
     }
 }

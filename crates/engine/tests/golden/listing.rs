@@ -3,19 +3,21 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use entity::{AppPc, FragmentId, PathId};
 use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register, SymbolResolver, SymbolResult};
+use trackway_engine::cache_pc::CachePc;
 use trackway_engine::emit::{Emitter, Table};
 use trackway_engine::tcb;
 use trackway_engine::translate::{
     ExitKind, MapEntry, Order, RegisterState, SourceBlock, Spill, Translation, TranslationOptions, translate,
 };
 
-use crate::cases::{Case, Place};
+use crate::cases::{Case, Layout};
 
 const APPLICATION_BYTES: u64 = 0x10_0000;
 const TABLE: u64 = 0x7100_0000;
 const HIGH_TABLE: u64 = 0x5500_7100_0000;
-const FIRST_PATH: u32 = 0x6200_0000;
+const FIRST_PATH: PathId = PathId::new(0x6200_0000);
 /// Numbers of paths and exits that are recognised as such.
 const NUMBERS: u32 = 0x1000;
 const STUBS_DISTANCE: u64 = 0x10_0000;
@@ -33,29 +35,29 @@ pub fn case(case: &Case) -> String {
         (case.data == wire::DATA_VALUES, "values"),
     ];
     let options: Vec<_> = options.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
-    let _ = writeln!(text, "# {:?} {}", case.place, options.join(", "));
-    let names = Names { place: case.place, stubs_end: case.place.cache() + STUBS_DISTANCE };
+    let _ = writeln!(text, "# {:?} {}", case.layout, options.join(", "));
+    let names = Names { layout: case.layout, stubs_end: case.layout.cache() + STUBS_DISTANCE };
     for (index, block) in case.blocks.iter().enumerate() {
-        let address = case.place.application() + block.offset;
+        let address = case.layout.application() + block.offset;
         let _ = writeln!(text, "block {index}");
-        for (instruction, bytes) in instructions(address, &block.code, &BTreeSet::new()) {
+        for (instruction, bytes) in instructions(address.get(), &block.code) {
             let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
             let _ =
                 writeln!(text, "  {:<12} {:<22} {}", names.text(instruction.ip()), bytes, names.format(&instruction));
         }
     }
     let mut room = vec![0u8; 4096];
-    let mut out = Emitter::new(&mut room, case.place.cache());
+    let mut out = Emitter::new(&mut room, case.layout.cache());
     let options = TranslationOptions {
         table: Table { address: if case.high_table { HIGH_TABLE } else { TABLE }, by_pext: case.by_pext },
         inline_indirect: case.inline_indirect,
         order: case.order,
         data: case.data,
         has_avx512: false,
-        first_path: FIRST_PATH,
+        fragment: FragmentId::new(FIRST_PATH),
         stubs_end: names.stubs_end,
     };
-    let source: Vec<_> = case.blocks.iter().map(|block| source_block(case.place, block, case.check)).collect();
+    let source: Vec<_> = case.blocks.iter().map(|block| source_block(case.layout, block, case.check)).collect();
     match translate(&source, &mut out, &options) {
         Ok(translation) => {
             assert!(!out.overflowed());
@@ -68,15 +70,14 @@ pub fn case(case: &Case) -> String {
     text
 }
 
-fn source_block(place: Place, block: &crate::cases::Block, check: bool) -> SourceBlock<'_> {
-    let address = place.application() + block.offset;
-    SourceBlock { address, code: &block.code, next: block.next.map(|offset| place.application() + offset), check }
+fn source_block(layout: Layout, block: &crate::cases::Block, check: bool) -> SourceBlock<'_> {
+    let address = layout.application() + block.offset;
+    SourceBlock { address, code: &block.code, next: block.next.map(|offset| layout.application() + offset), check }
 }
 
-/// The instructions of `code`, except for the literals of eight bytes at `literals`.
-fn instructions<'a>(address: u64, code: &'a [u8], literals: &BTreeSet<u64>) -> Vec<(Instruction, &'a [u8])> {
-    let end = literals.first().map_or(code.len(), |first| (first - address) as usize);
-    let mut decoder = isa::decoder(address, &code[..end]);
+/// The instructions of `code`, which is at this address of the application or of the cache.
+fn instructions(address: u64, code: &[u8]) -> Vec<(Instruction, &[u8])> {
+    let mut decoder = isa::decoder(AppPc::new(address), code);
     let mut list = Vec::new();
     while decoder.can_decode() {
         let start = decoder.position();
@@ -88,7 +89,7 @@ fn instructions<'a>(address: u64, code: &'a [u8], literals: &BTreeSet<u64>) -> V
 
 /// Where `push [rip + ...]` finds its literals.
 fn literals(address: u64, code: &[u8]) -> BTreeSet<u64> {
-    let pushes = isa::decoder(address, code).into_iter().filter(|instruction| {
+    let pushes = instructions(address, code).into_iter().map(|(instruction, _)| instruction).filter(|instruction| {
         let here = address..address + code.len() as u64;
         instruction.mnemonic() == Mnemonic::Push
             && instruction.is_ip_rel_memory_operand()
@@ -98,10 +99,12 @@ fn literals(address: u64, code: &[u8]) -> BTreeSet<u64> {
 }
 
 fn code(text: &mut String, case: &Case, names: &Names, code: &[u8], translation: &Translation) {
-    let cache = case.place.cache();
+    let cache = case.layout.cache().get();
     let literals = literals(cache, code);
+    // The literals of eight bytes are behind all instructions.
+    let end = literals.first().map_or(code.len(), |first| (first - cache) as usize);
     let _ = writeln!(text, "code");
-    for (instruction, _) in instructions(cache, code, &literals) {
+    for (instruction, _) in instructions(cache, &code[..end]) {
         let offset = instruction.ip() - cache;
         let state = state(case, names, translation, offset as u16);
         let _ = writeln!(text, "  {offset:03x}  {state:<26} {}", names.format(&instruction));
@@ -117,7 +120,7 @@ fn state(case: &Case, names: &Names, translation: &Translation, offset: u16) -> 
     let after = translation.map.partition_point(|entry| entry.cache <= offset);
     let MapEntry { offset, block, state, .. } = translation.map[after - 1];
     let block = &case.blocks[usize::from(block)];
-    let pc = names.text(case.place.application() + block.offset + u64::from(offset));
+    let pc = names.text((case.layout.application() + block.offset + u64::from(offset)).get());
     match state {
         RegisterState::Cursor => format!("cursor {pc}"),
         RegisterState::App => format!("own {pc}"),
@@ -150,11 +153,11 @@ fn exits(text: &mut String, names: &Names, translation: &Translation) {
         let terminator = TERMINATORS[exit.terminator as usize];
         let _ = write!(text, "exit {index}: {terminator} after {} blocks", exit.blocks);
         if exit.kind != ExitKind::Indirect {
-            let _ = write!(text, ", to {}", names.text(exit.target));
+            let _ = write!(text, ", to {}", names.text(exit.target.get()));
         }
-        if exit.site != 0 {
-            let _ = write!(text, ", jump at {:03x}", exit.site - names.place.cache());
-            assert_eq!(exit.site / 8, (exit.site + 3) / 8, "a displacement cannot be changed in one store");
+        if !exit.site.is_none() {
+            let _ = write!(text, ", jump at {:03x}", exit.site - names.layout.cache());
+            assert_eq!(exit.site.get() / 8, (exit.site.get() + 3) / 8, "a displacement cannot be changed in one store");
         }
         text.push('\n');
     }
@@ -170,21 +173,22 @@ fn exits(text: &mut String, names: &Names, translation: &Translation) {
 /// Gives numbers their meaning.
 #[derive(Clone, Copy)]
 struct Names {
-    place: Place,
-    stubs_end: u64,
+    layout: Layout,
+    stubs_end: CachePc,
 }
 
 impl Names {
     fn name(&self, value: u64) -> Option<String> {
-        let application = self.place.application();
-        let cache = self.place.cache();
-        let stubs = self.stubs_end - STUBS_DISTANCE / 2;
-        let path = u64::from(FIRST_PATH);
+        let application = self.layout.application().get();
+        let cache = self.layout.cache().get();
+        let stubs_end = self.stubs_end.get();
+        let stubs = stubs_end - STUBS_DISTANCE / 2;
+        let path = u64::from(FIRST_PATH.get());
         let negated = value.wrapping_neg();
         Some(if (application..application + APPLICATION_BYTES).contains(&value) {
             format!("app+{:x}", value - application)
-        } else if (stubs..self.stubs_end).contains(&value) {
-            let index = (self.stubs_end - value) / trackway_engine::translate::STUB_STRIDE as u64 - 1;
+        } else if (stubs..stubs_end).contains(&value) {
+            let index = (stubs_end - value) / trackway_engine::translate::STUB_STRIDE as u64 - 1;
             format!("stub{index}")
         } else if (cache..cache + STUBS_DISTANCE / 2).contains(&value) {
             format!("cache+{:x}", value - cache)

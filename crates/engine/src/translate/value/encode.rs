@@ -29,7 +29,7 @@ impl Translator<'_, '_> {
     fn try_encode(&mut self, instruction: &Instruction) -> bool {
         let here = self.out.here();
         let encoder = self.data.encoder();
-        let encoded = encoder.encode(instruction, here).is_ok();
+        let encoded = encoder.encode(instruction, here.get()).is_ok();
         let bytes = encoder.take_buffer();
         if encoded {
             self.out.bytes(&bytes);
@@ -41,7 +41,7 @@ impl Translator<'_, '_> {
     pub(super) fn encodes(&mut self, instruction: &Instruction) -> bool {
         let here = self.out.here();
         let encoder = self.data.encoder();
-        let encoded = encoder.encode(instruction, here).is_ok();
+        let encoded = encoder.encode(instruction, here.get()).is_ok();
         drop(encoder.take_buffer());
         encoded
     }
@@ -62,7 +62,8 @@ impl Translator<'_, '_> {
     pub(super) fn is_far(&self, instruction: &Instruction) -> bool {
         // Leaves room for the code before the instruction that uses it.
         const REACH: u64 = (1 << 31) - (1 << 16);
-        instruction.is_ip_rel_memory_operand() && instruction.ip_rel_memory_address().abs_diff(self.out.here()) > REACH
+        let here = self.out.here().get();
+        instruction.is_ip_rel_memory_operand() && instruction.ip_rel_memory_address().abs_diff(here) > REACH
     }
 
     /// Stores a general register as data.

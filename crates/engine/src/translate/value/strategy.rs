@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     fn check(bytes: &[u8], expected: ValueStrategy) {
-        let instruction = isa::decoder(0x1000, bytes).decode();
+        let instruction = isa::decoder(entity::AppPc::new(0x1000), bytes).decode();
         assert_eq!(ValueStrategy::of(&instruction), expected, "{bytes:02x?}");
     }
 
