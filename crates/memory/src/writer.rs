@@ -36,7 +36,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { grammar_symbols: 1 << 20, max_level: MAX_LEVEL, piece_bytes: 4 << 20, stage: SecondStage::default() }
+        Self { grammar_symbols: 1 << 16, max_level: MAX_LEVEL, piece_bytes: 4 << 20, stage: SecondStage::default() }
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! A *node* is straight-line code that control enters at its beginning only. Blocks of a trace begin
 //! where a thread happened to arrive, so one block may contain the beginning of another one; a
-//! [`FlowGraph`] cuts them into nodes. Its edges are those that the code shows. Calls and system
+//! [`FlowGraph`] cuts them into nodes. Code that was never executed comes from the program's file, if
+//! that is still there: without it, a loop that was left in the middle would not be seen to go back.
+//! The edges are those that the code shows. Calls and system
 //! calls lead to the instruction behind them. Indirect jumps lead to where the execution has shown
 //! them to go: [`IndirectTargets`].
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
@@ -37,6 +39,20 @@ impl IndirectTargets {
     }
 }
 
+/// Code of a function from its file.
+#[derive(Clone, Debug)]
+pub(crate) struct CodeRange {
+    pub start: AppPc,
+    pub bytes: Vec<u8>,
+}
+
+impl CodeRange {
+    /// Returns the code from an address on, if it is in the range.
+    pub(crate) fn from(&self, address: AppPc) -> Option<&[u8]> {
+        self.bytes.get(usize::try_from(address - self.start).ok()?..).filter(|bytes| !bytes.is_empty())
+    }
+}
+
 /// The control-flow graph of a function and its loops.
 #[derive(Clone, Debug, Default)]
 pub struct FlowGraph {
@@ -56,14 +72,15 @@ struct Code {
 }
 
 impl FlowGraph {
-    /// Makes the graph of a function whose code is in `ranges`, from its blocks.
-    pub fn of<'b>(
+    /// Makes the graph of a function whose code is in `ranges`, from its blocks and its file.
+    pub(crate) fn of(
         ranges: &[Range<AppPc>],
         entry: AppPc,
-        blocks: impl Iterator<Item = Block<'b>>,
+        blocks: &[Block<'_>],
+        file: &[CodeRange],
         targets: &IndirectTargets,
     ) -> Self {
-        let code = Code::of(blocks, targets, ranges);
+        let code = Code::of(ranges, blocks, file, targets);
         let nodes: Vec<Range<AppPc>> = code.leaders.iter().map(|&start| start..code.node_end(start)).collect();
         let mut flow = Self { nodes, ..Self::default() };
         let mut graph = Graph::new(u32::try_from(flow.nodes.len()).unwrap_or(0));
@@ -112,20 +129,51 @@ impl FlowGraph {
 }
 
 impl Code {
-    fn of<'b>(blocks: impl Iterator<Item = Block<'b>>, targets: &IndirectTargets, ranges: &[Range<AppPc>]) -> Self {
+    fn of(ranges: &[Range<AppPc>], blocks: &[Block<'_>], file: &[CodeRange], targets: &IndirectTargets) -> Self {
         let mut code = Self { instructions: BTreeMap::new(), leaders: BTreeSet::new() };
-        let mut leaders = BTreeSet::new();
+        let mut waiting = Vec::new();
         for block in blocks {
-            leaders.insert(block.address());
-            leaders.extend(successors(block.transfer(), block.end(), targets));
+            waiting.push(block.address());
+            waiting.extend(successors(block.transfer(), block.end(), targets));
             for instruction in block.instructions() {
                 code.instructions.entry(instruction.address).or_insert((block.end(), block.transfer()));
             }
         }
-        let is_inside = |leader: &AppPc| ranges.iter().any(|range| range.contains(leader));
-        code.leaders =
-            leaders.into_iter().filter(|leader| is_inside(leader) && code.instructions.contains_key(leader)).collect();
+        let is_inside = |leader: AppPc| ranges.iter().any(|range| range.contains(&leader));
+        while let Some(leader) = waiting.pop() {
+            if !is_inside(leader) || code.leaders.contains(&leader) {
+                continue;
+            }
+            if !code.instructions.contains_key(&leader) {
+                waiting.extend(code.add_from_file(leader, file, targets));
+            }
+            if code.instructions.contains_key(&leader) {
+                code.leaders.insert(leader);
+            }
+        }
         code
+    }
+
+    /// Adds the instructions from an address on, up to a transfer, as the file has them. Returns
+    /// where control goes from there.
+    fn add_from_file(&mut self, start: AppPc, file: &[CodeRange], targets: &IndirectTargets) -> Vec<AppPc> {
+        let Some(bytes) = file.iter().find_map(|range| range.from(start)) else { return Vec::new() };
+        let mut starts = Vec::new();
+        for instruction in &mut isa::decoder(start, bytes) {
+            if instruction.is_invalid() {
+                break;
+            }
+            starts.push(AppPc::new(instruction.ip()));
+            let (end, transfer) = (AppPc::new(instruction.next_ip()), isa::transfer(&instruction));
+            if transfer.ends_block() || self.instructions.contains_key(&end) {
+                for start in starts {
+                    self.instructions.entry(start).or_insert((end, transfer));
+                }
+                return successors(transfer, end, targets).collect();
+            }
+        }
+        // Data, or code that ends in the middle of an instruction.
+        Vec::new()
     }
 
     /// Returns where a node ends: at the next one, if an instruction of its own block begins there,

@@ -17,5 +17,5 @@ mod tracker;
 
 pub use flow::{FlowGraph, IndirectTargets};
 pub use resolve::Resolver;
-pub use scopes::{Function, FunctionId, Scopes};
+pub use scopes::{CodeFile, Function, FunctionId, Scopes};
 pub use tracker::{ScopeEvent, Tracker};

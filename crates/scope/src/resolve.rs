@@ -2,14 +2,14 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use entity::AppPc;
 use symbols::{Functions, Pattern};
 use trace::{MappedModule, Steps, Trace};
 
 use crate::flow::IndirectTargets;
-use crate::scopes::{Function, Scopes};
+use crate::scopes::{CodeFile, Function, Scopes};
 
 /// The functions of a trace that patterns select, as far as the files of its modules can be read.
 #[derive(Debug, Default)]
@@ -53,11 +53,16 @@ impl Resolver {
         let whole = functions.list.iter().filter(|function| function.part_of.is_none() && is_mapped(function));
         whole
             .filter(|function| is_wanted(function))
-            .map(|function| Function {
-                name: function.name(),
-                image: mapped.image,
-                entry: address(function.start),
-                ranges: functions.parts(function).iter().map(|part| address(part.start)..address(part.end)).collect(),
+            .map(|function| {
+                let parts = functions.parts(function);
+                let offsets = parts.iter().map(|part| functions.file_offset(part.start)).collect::<Option<_>>();
+                Function {
+                    name: function.name(),
+                    image: mapped.image,
+                    entry: address(function.start),
+                    ranges: parts.iter().map(|part| address(part.start)..address(part.end)).collect(),
+                    file: offsets.map(|offsets| CodeFile { path: PathBuf::from(&module.path), offsets }),
+                }
             })
             .collect()
     }

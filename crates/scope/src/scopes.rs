@@ -1,13 +1,16 @@
 //! The selected functions of a trace: where a block belongs, and which nodes it passes through.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 use entity::AppPc;
 use isa::Transfer;
 use trace::{Block, BlockIndex, Blocks, Step};
 
-use crate::flow::{FlowGraph, IndirectTargets};
+use crate::flow::{CodeRange, FlowGraph, IndirectTargets};
 
 /// A function whose scopes are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +21,44 @@ pub struct Function {
     pub entry: AppPc,
     /// Its code. Compilers split functions, so that there may be several ranges.
     pub ranges: Vec<Range<AppPc>>,
+    /// Where its code is in a file, with what was never executed.
+    pub file: Option<CodeFile>,
 }
+
+/// A file that has the code of a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeFile {
+    pub path: PathBuf,
+    /// Where each range of the function begins in the file.
+    pub offsets: Vec<u64>,
+}
+
+impl Function {
+    /// Reads the code of each range; `None` without a file, or if the file has changed since
+    /// `blocks` were executed.
+    fn read_code(&self, blocks: &[Block<'_>]) -> Option<Vec<CodeRange>> {
+        let CodeFile { path, offsets } = self.file.as_ref()?;
+        let file = File::open(path).ok()?;
+        let read = |(range, &offset): (&Range<AppPc>, &u64)| {
+            let length = usize::try_from(range.end - range.start).ok().filter(|&length| length <= CODE_MAX)?;
+            let mut bytes = vec![0; length];
+            file.read_exact_at(&mut bytes, offset).ok()?;
+            Some(CodeRange { start: range.start, bytes })
+        };
+        let code: Vec<CodeRange> = self.ranges.iter().zip(offsets).map(read).collect::<Option<_>>()?;
+        let is_in_file = |block: &Block<'_>| {
+            code.iter().any(|range| range.from(block.address()).is_some_and(|bytes| bytes.starts_with(block.code())))
+        };
+        // A block may go on behind the function.
+        let is_whole = |block: &&Block<'_>| {
+            self.ranges.iter().any(|range| range.contains(&block.address()) && block.end() <= range.end)
+        };
+        blocks.iter().filter(is_whole).all(is_in_file).then_some(code)
+    }
+}
+
+/// The largest range of a function whose code is read.
+const CODE_MAX: usize = 16 << 20;
 
 /// Names a function: its position among those given to [`Scopes::new`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,7 +130,9 @@ impl Scopes {
             .into_iter()
             .zip(blocks_of)
             .map(|(function, blocks)| {
-                let flow = FlowGraph::of(&function.ranges, function.entry, blocks.into_iter(), targets);
+                let code = if blocks.is_empty() { None } else { function.read_code(&blocks) };
+                let code = code.unwrap_or_default();
+                let flow = FlowGraph::of(&function.ranges, function.entry, &blocks, &code, targets);
                 (function, flow)
             })
             .collect();

@@ -138,6 +138,7 @@ impl Program {
             image: 0,
             entry: pc(first),
             ranges: vec![pc(first)..pc(last + 1)],
+            file: None,
         });
         let scopes = Scopes::of_trace(&trace, functions.collect());
         let (mut tracker, mut events) = (Tracker::new(&scopes), Vec::new());

@@ -44,6 +44,15 @@ impl Segments {
         Self(segments.collect())
     }
 
+    /// Returns where in the file the code at a linked address is.
+    pub fn file_offset(&self, address: u64) -> Option<u64> {
+        let offset = |segment: &Segment| {
+            let distance = address.checked_sub(segment.address)?;
+            (distance < segment.length).then(|| segment.offset.saturating_add(distance))
+        };
+        self.0.iter().find_map(offset)
+    }
+
     /// Returns whether code is linked to this address.
     pub fn contains(&self, address: u64) -> bool {
         let is_inside = |segment: &Segment| address.checked_sub(segment.address).is_some_and(|at| at < segment.length);

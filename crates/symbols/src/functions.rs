@@ -139,6 +139,12 @@ impl Functions {
         self.segments.bias(mapped_at, file_offset)
     }
 
+    /// Returns where in the file the code at a linked address is.
+    #[must_use]
+    pub fn file_offset(&self, address: u64) -> Option<u64> {
+        self.segments.file_offset(address)
+    }
+
     /// Returns the function, or the part of one, whose range has a linked address. Of several
     /// functions it returns the innermost; of several names of one range, the plainest.
     #[must_use]

@@ -52,7 +52,7 @@ pub struct Compress {
     #[arg(long, value_enum, value_name = "STAGE", default_value_t = SecondStage::Zstd)]
     pub second_stage: SecondStage,
     /// Begin a new grammar when one has more symbols. It bounds the memory that is used.
-    #[arg(long, value_name = "SYMBOLS", default_value_t = 1 << 20,
+    #[arg(long, value_name = "SYMBOLS", default_value_t = 1 << 16,
         value_parser = clap::value_parser!(u32).range(2..=1 << 24))]
     pub grammar: u32,
     /// The most loops of a nest that one section describes.
