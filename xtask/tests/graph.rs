@@ -18,6 +18,7 @@ predict ->
 cache ->
 report ->
 symbols ->
+unwind -> symbols
 workloads ->
 oracle -> tests: workloads
 engine -> isa wire; tests: oracle
