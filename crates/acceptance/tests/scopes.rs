@@ -77,7 +77,7 @@ fn functions_and_loops_are_entered_as_often_as_a_program_counts() {
     check_counts(&["gcc", "-O0"]);
     check_counts(&[&["gcc", "-O1"], &keep[..]].concat());
     check_counts(&[&["gcc", "-O2"], &keep[..]].concat());
-    check_counts(&[&["gcc", "-O3", "-fno-peel-loops"], &keep[..]].concat());
+    check_counts(&[&["gcc", "-O3", "-fno-peel-loops", "-fno-unswitch-loops"], &keep[..]].concat());
     check_counts(&["gcc", "-O2", "-static"]);
 }
 
