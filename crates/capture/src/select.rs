@@ -96,6 +96,8 @@ pub struct Selector {
     /// Files whose functions were read, as the target names them.
     seen: Vec<String>,
     is_too_much: bool,
+    /// Sentences about names that several functions have.
+    ambiguities: Vec<String>,
 }
 
 impl Selector {
@@ -111,6 +113,7 @@ impl Selector {
             matched: vec![false; selection.routines.len()],
             seen: Vec::new(),
             is_too_much: false,
+            ambiguities: Vec::new(),
         })
     }
 
@@ -131,7 +134,7 @@ impl Selector {
             selected_module.ranges.push(range.clone());
         }
         if !self.patterns.is_empty() && (is_main || !self.no_shared_libs) {
-            let selected = self.functions_in(module, &range);
+            let selected = self.functions_in(module, &range, is_main);
             if self.callees {
                 selected_module.entries = selected.iter().map(|function| function.start).collect();
             } else {
@@ -166,20 +169,35 @@ impl Selector {
     }
 
     /// Returns the ranges of a module's selected functions in `range`.
-    fn functions_in(&mut self, module: &Module, range: &Range<u64>) -> Vec<Range<u64>> {
+    fn functions_in(&mut self, module: &Module, range: &Range<u64>, is_main: bool) -> Vec<Range<u64>> {
         let Some(functions) = self.functions_of(&module.path) else { return Vec::new() };
         let Some(bias) = functions.bias(module.address, module.file_offset) else { return Vec::new() };
+        let applies: Vec<bool> =
+            self.patterns.iter().map(|pattern| pattern.applies_to(&module.path, is_main)).collect();
+        self.note_ambiguities(&functions, &module.path, &applies);
         let joined = !self.callees;
-        functions.selected_ranges(bias, range, joined, |function| self.is_selected(function))
+        functions.selected_ranges(bias, range, joined, |function| self.is_selected(&functions, &applies, function))
     }
 
-    fn is_selected(&mut self, function: &Function) -> bool {
+    /// Keeps a sentence about each name that several functions of a module have.
+    fn note_ambiguities(&mut self, functions: &Functions, path: &str, applies: &[bool]) {
+        let name = Path::new(path).file_name().map_or(path.into(), |name| name.to_string_lossy());
+        for (pattern, _) in self.patterns.iter().zip(applies).filter(|(_, applies)| **applies) {
+            let sentence = symbols::ambiguity(pattern, functions, &name);
+            if !sentence.is_empty() && !self.ambiguities.contains(&sentence) {
+                self.ambiguities.push(sentence);
+            }
+        }
+    }
+
+    fn is_selected(&mut self, functions: &Functions, applies: &[bool], function: &Function) -> bool {
         let mut is_selected = false;
-        for (pattern, matched) in self.patterns.iter().zip(&mut self.matched) {
+        let patterns = self.patterns.iter().zip(&mut self.matched).zip(applies);
+        for ((pattern, matched), _) in patterns.filter(|(_, applies)| **applies) {
             // A part that was split off is not an entry of the function.
-            if pattern.matches_symbol(&function.symbol) {
+            if functions.selects(pattern, function) {
                 *matched = true;
-                is_selected |= !(self.callees && function.symbol.ends_with(".cold"));
+                is_selected |= !(self.callees && function.part_of.is_some());
             }
         }
         is_selected
@@ -218,6 +236,7 @@ impl Selector {
     pub fn warnings(&self) -> Vec<String> {
         let unmatched = self.patterns.iter().zip(&self.matched).filter(|(_, matched)| !**matched);
         let mut warnings: Vec<String> = unmatched.map(|(pattern, _)| self.no_such_routine(pattern)).collect();
+        warnings.extend(self.ambiguities.iter().cloned());
         if self.is_too_much {
             warnings.push("more routines match than can be selected; some of them are not recorded".to_owned());
         }

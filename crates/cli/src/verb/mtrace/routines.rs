@@ -36,10 +36,11 @@ impl SelectedBlocks {
             }
             let Ok(functions) = Functions::of_file(Path::new(&module.path)) else { continue };
             let Some(bias) = functions.bias(module.address, module.file_offset) else { continue };
+            let is_main = is_main(trace, mapped);
             own.extend(functions.selected_ranges(bias, &all, true, |function| {
                 let mut is_wanted = false;
                 for (pattern, matched) in patterns.iter().zip(&mut matched) {
-                    let own = pattern.matches_symbol(&function.symbol);
+                    let own = pattern.applies_to(&module.path, is_main) && functions.selects(pattern, function);
                     *matched |= own;
                     is_wanted |= own;
                 }
@@ -89,15 +90,19 @@ pub fn check_program(common: &Common) -> Result<(), Failure> {
     let Some(path) = common.source.command.first().and_then(|name| capture::find_program(name)) else { return Ok(()) };
     let Ok(main) = Functions::of_file(&path) else { return Ok(()) };
     let libraries = if common.no_shared_libs { Vec::new() } else { libraries(&path, &main) };
-    let libraries: Vec<Functions> = libraries.iter().filter_map(|path| Functions::of_file(path).ok()).collect();
+    let libraries = libraries.into_iter().filter_map(|path| Some((Functions::of_file(&path).ok()?, path)));
+    let libraries: Vec<(Functions, PathBuf)> = libraries.collect();
     for pattern in common.routines.iter().map(|routine| Pattern::new(routine)) {
-        let has = |functions: &Functions| functions.list.iter().any(|own| pattern.matches_symbol(&own.symbol));
-        if !has(&main) && !libraries.iter().any(has) {
+        let has = |functions: &Functions, path: &Path, is_main| {
+            pattern.applies_to(&path.to_string_lossy(), is_main)
+                && functions.list.iter().any(|function| functions.selects(&pattern, function))
+        };
+        if !has(&main, &path, true) && !libraries.iter().any(|(functions, path)| has(functions, path, false)) {
             let place = match common.no_shared_libs {
                 true => "the executable has no",
                 false => "neither the program nor a library of it has a",
             };
-            return Err(no_such_routine(&pattern, place, std::iter::once(main).chain(libraries)));
+            return Err(no_such_routine(&pattern, place, std::iter::once(main).chain(libraries.into_iter().map(|(functions, _)| functions))));
         }
     }
     Ok(())
