@@ -37,7 +37,7 @@ pub struct Access {
 
 /// In [`Access::size`].
 const WRITE: u32 = 1 << 31;
-/// In [`Access::size`]: the entry is not an access but a [`StringRun`], whose index is in `value`.
+/// In [`Access::size`]: the entry is not an access but a `StringRun`, whose index is in `value`.
 const RUN: u32 = WRITE - 1;
 const NO_VALUE: u32 = u32::MAX;
 
