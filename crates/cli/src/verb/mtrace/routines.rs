@@ -102,7 +102,11 @@ pub fn check_program(common: &Common) -> Result<(), Failure> {
                 true => "the executable has no",
                 false => "neither the program nor a library of it has a",
             };
-            return Err(no_such_routine(&pattern, place, std::iter::once(main).chain(libraries.into_iter().map(|(functions, _)| functions))));
+            return Err(no_such_routine(
+                &pattern,
+                place,
+                std::iter::once(main).chain(libraries.into_iter().map(|(functions, _)| functions)),
+            ));
         }
     }
     Ok(())
