@@ -49,7 +49,8 @@ pub struct Segment {
     #[command(flatten)]
     pub source: Source,
     /// Only this thread of a trace.
-    #[arg(short, long, value_name = "T", value_parser = clap::value_parser!(u32).map(ThreadId::new), requires = "input")]
+    #[arg(short, long, value_name = "T", value_parser = clap::value_parser!(u32).map(ThreadId::new),
+        requires = "input")]
     pub thread: Option<ThreadId>,
     /// Maximum number of instructions in a trace.
     #[arg(long = "ins", visible_alias = "max-instructions", value_name = "N", default_value_t = 32)]

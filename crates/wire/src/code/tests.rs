@@ -158,7 +158,10 @@ proptest! {
     }
 
     #[test]
-    fn payloads_of_any_bytes_parse_or_are_refused(kind in 0u32..7, payload in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn payloads_of_any_bytes_parse_or_are_refused(
+        kind in 0u32..7,
+        payload in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
         if let Some(Definition::Fragment(record)) = parse(kind, &payload) {
             prop_assert!(written(record).len() <= payload.len());
         }
