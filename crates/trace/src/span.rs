@@ -128,6 +128,11 @@ enum Times {
         at: u16,
         count: u8,
     },
+    /// Once if any of so many bits is set.
+    Once {
+        at: u16,
+        count: u8,
+    },
     /// Once for each of so many elements whose top bit is set.
     Signs {
         at: u16,
@@ -198,6 +203,7 @@ impl Varying {
             (code::STRING, _) => {
                 Times::Difference { before: access.index, after: access.mask, short: access.flags & IS_SHORT != 0 }
             }
+            (code::ANY, _) => Times::Once { at: access.mask, count: access.count },
             (_, MASK_BITS) => Times::Bits { at: access.mask, count: access.count },
             (_, MASK_SIGNS) => Times::Signs { at: access.mask, size: access.size, count: access.count },
             _ => Times::Always(access.count),
@@ -216,6 +222,10 @@ impl Times {
             Self::Bits { at, count } => {
                 let unused = 64u32.checked_sub(u32::from(count))?;
                 Some(u64::from((register(data, at)? << unused).count_ones()))
+            }
+            Self::Once { at, count } => {
+                let unused = 64u32.checked_sub(u32::from(count))?;
+                Some(u64::from(register(data, at)? << unused != 0))
             }
             Self::Signs { at, size, count } => {
                 let elements = data.get(usize::from(at)..)?.chunks_exact(usize::from(size)).take(usize::from(count));

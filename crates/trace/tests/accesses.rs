@@ -238,6 +238,21 @@ fn masked_packed_and_indexed_vectors() {
     check([64, 64], &accesses, &[1], &[&data], &expected);
 }
 
+#[test]
+fn a_broadcast_is_read_once_if_any_element_is_selected() {
+    let broadcast = |offset| Planned {
+        kind: code::ANY,
+        count: 4,
+        mask_kind: code::MASK_BITS,
+        mask: 8,
+        value: 16,
+        ..plain(offset, 4, code::HAS_BASE)
+    };
+    let data = |mask| [&register(0x9000)[..], &register(mask), &[1, 2, 3, 4, 0, 0, 0, 0]].concat();
+    let (some, none) = (data(0b1010), data(0xf0));
+    check([24, 24], &[broadcast(0)], &[1, 1], &[&some, &none], &[read(CODE, 0x9000, &[1, 2, 3, 4])]);
+}
+
 fn wide(value: u64) -> [u32; 2] {
     [value as u32, (value >> 32) as u32]
 }
