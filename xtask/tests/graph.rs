@@ -32,10 +32,12 @@ replay -> cache filter isa predict trace
 mtrace -> filter predict replay trace; tests: wire
 port -> cache filter predict replay trace
 segment -> effects isa trace; tests: wire
+scope -> entity isa symbols trace; tests: wire
+memory -> codec entity isa scope trace wire
 experiment -> filter port report segment trace workloads
-trackway -> cache capture experiment filter isa mtrace port predict \
-    recording replay report segment symbols trace workloads; tests: wire
-acceptance -> cache filter isa mtrace oracle port predict replay segment trace wire workloads
+trackway -> cache capture experiment filter isa memory mtrace port predict \
+    recording replay report scope segment symbols trace workloads; tests: wire
+acceptance -> cache filter isa memory mtrace oracle port predict replay scope segment trace wire workloads
 fuzzing -> capture port recording trace wire; tests: filter
 xtask -> trace trackway workloads
 ";
