@@ -54,8 +54,8 @@ fn check(trace: &Trace) {
             assert_eq!(statistics.instructions, totals.instructions);
             let conditional = totals.conditional_taken + totals.conditional_not_taken;
             assert_eq!((statistics.conditional(), statistics.indirect()), (conditional, totals.unconditional_indirect));
-            let told = statistics.outcomes_mispredicted + statistics.targets_mispredicted + statistics.exceptions;
-            assert_eq!((checked.messages, statistics.gaps), (told, 0));
+            let reported = statistics.outcomes_mispredicted + statistics.targets_mispredicted + statistics.exceptions;
+            assert_eq!((checked.messages, statistics.gaps), (reported, 0));
         }
         let checked = mtrace::loads::check(trace, &load_settings(sharing, KnownCriterion::Values)).unwrap();
         assert_eq!((checked.mismatches, &checked.problems[..]), (0, &[][..]), "{sharing:?}");
@@ -77,16 +77,17 @@ fn threads_that_share_memory() {
 }
 
 /// The reported loads of all threads, in order: from batches, or while the trace is read.
-fn told(trace: &Trace, settings: &loads::LoadSettings, as_read: bool) -> Vec<(ThreadId, u64, Vec<u8>)> {
+fn reported(trace: &Trace, settings: &loads::LoadSettings, as_read: bool) -> Vec<(ThreadId, u64, Vec<u8>)> {
     let mut filter = loads::LoadFilter::new(settings).unwrap();
     let mut merged = trace.merged_with_accesses().unwrap();
     let mut all = Vec::new();
-    let mut tell = |told: loads::ReportedLoad<'_>| all.push((told.thread, told.hits, told.value.to_vec()));
+    let mut report =
+        |reported: loads::ReportedLoad<'_>| all.push((reported.thread, reported.hits, reported.value.to_vec()));
     if as_read {
-        while merged.visit_next(|thread| filter.watch(thread, &mut tell)).unwrap() {}
+        while merged.visit_next(|thread| filter.watch(thread, &mut report)).unwrap() {}
     } else {
         while let Some(batch) = merged.next_batch().unwrap() {
-            filter.batch(batch, &mut tell);
+            filter.batch(batch, &mut report);
         }
     }
     // Threads may have longer turns.
@@ -109,7 +110,8 @@ fn both_ways_through_the_filter_tell_the_same() {
             // A system call of one thread clears the flags of all threads, so the result depends on
             // the order.
             if !kernel || recorded.trace.threads().len() == 1 {
-                let (one, other) = (told(&recorded.trace, &settings, false), told(&recorded.trace, &settings, true));
+                let (one, other) =
+                    (reported(&recorded.trace, &settings, false), reported(&recorded.trace, &settings, true));
                 assert!(one == other && !one.is_empty(), "{name}");
             }
         }
@@ -258,7 +260,7 @@ fn threads_share_a_cache_in_turns() {
         let (mut filter, mut reported) = (loads::LoadFilter::new(&settings).unwrap(), Vec::new());
         let mut order = settings.sharing.order(&recorded.trace, RoundRobinUnit::Accesses).unwrap();
         while let Some(batch) = order.next_batch().unwrap() {
-            filter.batch(batch, |told| reported.push((told.thread, told.hits, told.value.to_vec())));
+            filter.batch(batch, |load| reported.push((load.thread, load.hits, load.value.to_vec())));
         }
         assert!(reported == model_turns(&recorded.trace, count) && reported.len() > 1000, "{count}");
     }
@@ -303,7 +305,7 @@ fn flags_are_those_of_the_figures() {
         let (mut caches, mut reported, mut expected) = (HashMap::new(), Vec::new(), Vec::new());
         let mut merged = recorded.trace.merged_with_accesses().unwrap();
         while let Some(batch) = merged.next_batch().unwrap() {
-            filter.batch(batch, |told| reported.push((told.thread, told.hits, told.value.to_vec())));
+            filter.batch(batch, |load| reported.push((load.thread, load.hits, load.value.to_vec())));
             model_batch(&mut caches, batch, &mut expected);
         }
         assert!(reported == expected && reported.len() > 1000, "{name}");
@@ -334,7 +336,7 @@ fn flags_alone_are_not_enough() {
 #[test]
 fn the_command_says_so() {
     let recorded = record("radiosity", &["3", "1"]);
-    for (filter, shown) in [("mcfTRaptor", "all steps come back"), ("mlvCFiat", "all loads come back")] {
+    for (filter, shown) in [("mcfTRaptor", "all steps decoded"), ("mlvCFiat", "all loads decoded")] {
         for shared in [&[][..], &["--shared"]] {
             let mut command = std::process::Command::new(trackway());
             command.args(["verify", "--filter", filter]).args(shared).arg(&recorded.path);

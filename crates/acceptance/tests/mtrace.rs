@@ -415,7 +415,7 @@ fn threads_share_predictors_in_turns() {
         assert!(over("mcfTRaptor", &flags, &recorded.path).read("x.bin") == bytes, "{count}");
         let words = ["verify", "--filter", "mcfTRaptor", "--shared", "--interleave", flags[2]];
         let output = Command::new(trackway()).args(words).arg(&recorded.path).output().unwrap();
-        assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("all steps come back"));
+        assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("all steps decoded"));
         sizes.push(bytes.len());
     }
     // The shorter the turns, the more threads disturb each other (Myers 2014, Table 6.9).

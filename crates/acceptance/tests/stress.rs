@@ -60,7 +60,7 @@ fn thousands_of_short_threads() {
 /// Handlers nest, run on alternate stacks, and use the data that the interrupted code computes
 /// with.
 #[test]
-fn threads_under_a_shower_of_signals() {
+fn threads_under_a_storm_of_signals() {
     repeat("signals.c", include_str!("../programs/signals.c"), &["100"], rounds(2), "bad 0, many 1\n");
 }
 

@@ -107,8 +107,8 @@ impl<'a, S: Sink> Drain<'a, S> {
     }
 
     /// Takes all complete segments and records. Returns whether there were any.
-    pub fn pass(&mut self) -> bool {
-        self.pass_over((self.high_water + LOOK_AHEAD).min(SLOT_COUNT))
+    pub fn drain_once(&mut self) -> bool {
+        self.drain_slots((self.high_water + LOOK_AHEAD).min(SLOT_COUNT))
     }
 
     /// Sleeps until a thread rings the doorbell or the time is over, unless there is something to
@@ -117,7 +117,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         let control = self.shared.control();
         let doorbell = control.doorbell.load(SeqCst);
         control.recorder_sleeping.store(1, SeqCst);
-        if !self.pass_over(SLOT_COUNT) && !has_other_work() {
+        if !self.drain_slots(SLOT_COUNT) && !has_other_work() {
             self.counters.sleeps += 1;
             self.deliver(S::tick);
             shared::wait(&control.doorbell, doorbell, timeout);
@@ -218,7 +218,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         (self.counters, self.warnings, self.failure)
     }
 
-    fn pass_over(&mut self, limit: usize) -> bool {
+    fn drain_slots(&mut self, limit: usize) -> bool {
         let mut progress = self.drain_code();
         for index in 0..limit {
             // Read before the head: the head of an ended thread is final.

@@ -49,7 +49,7 @@ pub fn drain<S: Sink>(rings: &Rings<'_>, sink: S) -> io::Result<Option<S::Error>
     if rings.length.is_some() {
         drain.select(&Selection { length: rings.length, ..Selection::default() }, 0);
     }
-    drain.pass();
+    drain.drain_once();
     drain.finish_image();
     Ok(drain.finish().2)
 }

@@ -243,7 +243,7 @@ impl<S: Sink> Session<'_, S> {
     fn run(&mut self, exited: &AtomicBool) -> End {
         let mut idle = 0;
         loop {
-            let progress = self.drain.pass();
+            let progress = self.drain.drain_once();
             self.handle_exec_request();
             self.follow_children();
             if !self.group.members.is_empty() {
@@ -331,7 +331,7 @@ impl<S: Sink> Session<'_, S> {
         }
         let target = detach::Target { process: self.process, shared: self.shared, injected };
         let drain = &mut self.drain;
-        match detach::detach(&target, &mut self.group, &mut || _ = drain.pass()) {
+        match detach::detach(&target, &mut self.group, &mut || _ = drain.drain_once()) {
             DetachOutcome::Complete { slots, problem } => {
                 let tsc = host::tsc();
                 slots.into_iter().for_each(|(slot, bytes)| self.drain.take_detached(slot, bytes, tsc));
@@ -347,7 +347,7 @@ impl<S: Sink> Session<'_, S> {
                 self.drain.warn("threads of the program did not stop: the recorder's code stays in its memory");
                 let deadline = Instant::now() + SEPARATE_DETACH_TIME;
                 while Instant::now() < deadline {
-                    self.drain.pass();
+                    self.drain.drain_once();
                     std::thread::sleep(SLEEP_ATTACHED);
                 }
                 self.end = Some(End::Detached);

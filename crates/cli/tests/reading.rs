@@ -265,9 +265,9 @@ fn a_reader_that_goes_away_is_no_error() {
     let mut child =
         command().args(["dump", "-d", &sample.name()]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
-    let mut told = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
-    assert_eq!(told, "");
+    let mut printed = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
+    assert_eq!(printed, "");
     assert_eq!(child.wait().unwrap().code(), Some(128 + 13));
 }
 

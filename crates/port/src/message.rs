@@ -1,6 +1,6 @@
 //! Messages of control flow as bits: the thread, a count, and the target of an indirect branch as a
 //! difference to the previous target (Tewar 2015, Figures 4.4 and 4.5). mcfNX_b counts
-//! instructions; mcfTR_b and mcfTR_e count branches. Otherwise they are the same.
+//! instructions; the techniques mcfTR and mcfTG count branches. Otherwise they are the same.
 //!
 //! A message does not say whether a target follows: the reader has the program and knows the branch
 //! that the count leads to. An exception has the count 0, which no branch has, then the number of

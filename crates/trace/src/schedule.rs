@@ -27,8 +27,8 @@ mod tests {
 
     #[test]
     fn running_and_waiting_are_told() {
-        let told = Schedule::read("1500 20 3\n").unwrap();
-        assert_eq!((told.ran.as_nanos(), told.waited.as_nanos()), (1500, 20));
+        let read = Schedule::read("1500 20 3\n").unwrap();
+        assert_eq!((read.ran.as_nanos(), read.waited.as_nanos()), (1500, 20));
         assert_eq!([Schedule::read(""), Schedule::read("1"), Schedule::read("1 x")], [None; 3]);
     }
 }

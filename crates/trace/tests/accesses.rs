@@ -334,14 +334,14 @@ fn signals_have_a_part_of_the_data() {
     .concat();
     let third = without_value(read(CODE + 17, 0x300, &[0]));
     let bytes = [&data[..12], &data, &data, &data, &register(0x300)[..], &[9, 0, 0, 0], &data[..12]].concat();
-    let told = [read(CODE + 5, 0x10, &[9]), write(CODE + 5, 0x20, &[9])];
+    let expected = [read(CODE + 5, 0x10, &[9]), write(CODE + 5, 0x20, &[9])];
     let expected = [
         &[first.clone()][..],
         &[first.clone(), second.clone()],
         &[first.clone(), second.clone()],
         &[first.clone(), second.clone(), third],
         std::slice::from_ref(&first),
-        &told,
+        &expected,
     ]
     .concat();
     check([16, 32], &accesses, &words, &[&bytes], &expected);

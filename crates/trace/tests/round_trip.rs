@@ -77,15 +77,15 @@ fn seen(batch: &Batch, access: Access) -> Seen {
 
 fn check_accesses(trace: &Trace, recorded: &Recorded) {
     let keeps = trace.data() == DataMode::Values;
-    let told = |own: &Seen| Seen { value: if keeps { own.value.clone() } else { Vec::new() }, ..own.clone() };
-    let told = |own: &[Vec<Seen>]| own.iter().flatten().map(told).collect::<Vec<Seen>>();
+    let listed = |own: &Seen| Seen { value: if keeps { own.value.clone() } else { Vec::new() }, ..own.clone() };
+    let listed = |own: &[Vec<Seen>]| own.iter().flatten().map(listed).collect::<Vec<Seen>>();
     for thread in &recorded.threads {
         let mut steps = trace.steps_with_accesses(thread.number).unwrap();
         let mut at = 0;
         while let Some(batch) = steps.next_batch().unwrap() {
             for (item, accesses) in batch.items_with_accesses() {
                 let executed = if let Item::Step(step) = item { step.instructions() as usize } else { 0 };
-                let expected = told(&thread.seen[at..at + executed]);
+                let expected = listed(&thread.seen[at..at + executed]);
                 assert!(accesses.map(|access| seen(batch, access)).eq(expected));
                 at += executed;
             }
@@ -94,7 +94,7 @@ fn check_accesses(trace: &Trace, recorded: &Recorded) {
         for number in [0, 1, at / 3, at / 2, at.saturating_sub(1)] {
             if number < at {
                 let found = rest(trace, thread.number, number);
-                assert!(found == told(&thread.seen[number..]));
+                assert!(found == listed(&thread.seen[number..]));
             }
         }
     }
@@ -104,7 +104,7 @@ fn check_accesses(trace: &Trace, recorded: &Recorded) {
         of_threads[batch.thread().get() as usize].extend(batch.accesses().map(|access| seen(batch, access)));
     }
     for (all, thread) in of_threads.iter().zip(&recorded.threads) {
-        assert!(*all == told(&thread.seen));
+        assert!(*all == listed(&thread.seen));
         let writes = all.iter().filter(|own| own.writes).count() as u64;
         let counts = &trace.threads()[thread.number.get() as usize].counts;
         assert_eq!((counts.reads, counts.writes), (all.len() as u64 - writes, writes));
@@ -286,8 +286,8 @@ fn check_parallel(trace: &Trace) {
         }
         count
     });
-    let told: Vec<u64> = trace.path_chunks().map(|path| path.counts.instructions).collect();
-    assert_eq!(counts, told);
+    let listed: Vec<u64> = trace.path_chunks().map(|path| path.counts.instructions).collect();
+    assert_eq!(counts, listed);
 }
 
 proptest! {

@@ -102,7 +102,7 @@ pub const PACKED: u8 = 3;
 pub const INDEXED: u8 = 4;
 /// A bit test with a register. The operand lies behind the address by a number of operands of
 /// `size` bytes. That number is the signed number in the low `count` bytes of the register at
-/// `mask`, shifted right by the bits of an operand.
+/// `mask`, shifted right by the logarithm of the bits of an operand.
 pub const BIT: u8 = 5;
 
 /// One access, which is made if the mask selects any of `count` elements: a broadcast.

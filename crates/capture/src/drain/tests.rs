@@ -155,12 +155,12 @@ fn drain_while(
             done.store(true, SeqCst);
         });
         while !done.load(SeqCst) {
-            if !drain.pass() {
+            if !drain.drain_once() {
                 drain.sleep(TICK, || done.load(SeqCst));
             }
         }
     });
-    drain.pass();
+    drain.drain_once();
     drain.finish_image();
     drain.finish()
 }
@@ -314,13 +314,13 @@ fn nonsense_is_left_out_with_a_warning() {
     engine.publish();
     engine.append(&[5]);
     engine.publish();
-    drain.pass();
+    drain.drain_once();
     engine.view().used[2].store(u32::MAX, SeqCst);
     engine.view().head.store(100, SeqCst);
     engine.end();
-    drain.pass();
+    drain.drain_once();
     shared.control().code_head.fetch_add(1 << 40, SeqCst);
-    drain.pass();
+    drain.drain_once();
     let (_, warnings, failure) = drain.finish();
     assert_eq!(failure, None);
     assert_eq!(sink.blocks, [(0, BlockId::new(4), AppPc::new(5), vec![0xc3])]);
@@ -355,9 +355,9 @@ fn a_thread_that_took_its_segment_back_is_not_damaged() {
     announce_paths(&shared, 1..2);
     engine.append(&[1]);
     engine.publish();
-    assert!(drain.pass());
+    assert!(drain.drain_once());
     engine.view().head.fetch_sub(1, SeqCst);
-    assert!(!drain.pass());
+    assert!(!drain.drain_once());
     let (_, warnings, _) = drain.finish();
     assert_eq!(warnings, [""; 0]);
 }
@@ -390,13 +390,13 @@ fn uninstrumented_code_is_left_out() {
     other.append(&[1]);
     other.publish();
     engine.publish();
-    drain.pass();
+    drain.drain_once();
     assert_eq!(shared.control().detach.load(SeqCst), wire::DETACH_NONE);
     other.append(&[3, 3]);
     other.end();
     engine.append(&[1]);
     engine.end();
-    drain.pass();
+    drain.drain_once();
     assert_eq!(shared.control().detach.load(SeqCst), wire::DETACH_TOGETHER);
     drain.finish();
     let gap = [word::event(word::GAP, 0), 2 << 12, 0];
@@ -455,7 +455,7 @@ fn a_module_is_known_before_its_announcement_is_taken() {
             done.store(true, SeqCst);
         });
         while !done.load(SeqCst) {
-            if !drain.pass() {
+            if !drain.drain_once() {
                 std::thread::yield_now();
             }
         }

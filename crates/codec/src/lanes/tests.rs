@@ -1,4 +1,5 @@
-//! Rows come back, damage does no harm, and wide instructions do what narrow ones do.
+//! Decoded data equals what was encoded, damaged payloads are refused or decoded to something, and
+//! the code for wide instructions gives the same as that for narrow ones.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use entity::PathId;

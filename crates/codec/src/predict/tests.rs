@@ -1,4 +1,5 @@
-//! Words come back and are counted; damage does no harm.
+//! Decoded words equal those that were encoded, counts are right, and damaged payloads are refused
+//! or decoded to something.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use entity::{FragmentId, PathId};

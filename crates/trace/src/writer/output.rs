@@ -73,9 +73,9 @@ impl Output {
     }
 
     /// Makes everything appended visible to readers of the file, soon.
-    pub(super) fn settle(&mut self) -> io::Result<()> {
+    pub(super) fn write_filled(&mut self) -> io::Result<()> {
         match &mut self.past_cache {
-            PastCache::Begun(direct) => direct.settle(&self.file),
+            PastCache::Begun(direct) => direct.write_filled(&self.file),
             _ => Ok(()),
         }
     }
@@ -123,7 +123,7 @@ struct Direct {
     buffer: Buffer,
     filled: usize,
     /// How much of the buffer is in the file already.
-    settled: usize,
+    written: usize,
     /// Where in the file the buffer begins.
     at: u64,
     /// `None` once the thread has ended.
@@ -171,7 +171,7 @@ impl Direct {
         let handle = std::thread::Builder::new()
             .name("trace-file".into())
             .spawn(move || write_all(&mut twice, &queue, &give_back))?;
-        Ok(Self { buffer, filled, settled: filled, at, thread: Some(Thread { full, empty, handle }) })
+        Ok(Self { buffer, filled, written: filled, at, thread: Some(Thread { full, empty, handle }) })
     }
 
     fn append(&mut self, mut bytes: &[u8]) -> io::Result<()> {
@@ -193,7 +193,7 @@ impl Direct {
             return self.end();
         }
         self.at += self.filled as u64;
-        (self.filled, self.settled) = (0, 0);
+        (self.filled, self.written) = (0, 0);
         Ok(())
     }
 
@@ -201,15 +201,15 @@ impl Direct {
         self.thread.take().map_or(Ok(()), Thread::end)
     }
 
-    fn settle(&mut self, file: &File) -> io::Result<()> {
-        file.write_all_at(&self.buffer.blocks()[self.settled..self.filled], self.at + self.settled as u64)?;
-        self.settled = self.filled;
+    fn write_filled(&mut self, file: &File) -> io::Result<()> {
+        file.write_all_at(&self.buffer.blocks()[self.written..self.filled], self.at + self.written as u64)?;
+        self.written = self.filled;
         Ok(())
     }
 
     fn finish(mut self, file: &File) -> io::Result<()> {
         self.end()?;
-        self.settle(file)
+        self.write_filled(file)
     }
 }
 
@@ -265,7 +265,7 @@ mod tests {
             output.append(piece).unwrap();
             rest = left;
             if turn % 5 == 0 {
-                output.settle().unwrap();
+                output.write_filled().unwrap();
             }
             turn += 1;
         }
@@ -292,7 +292,7 @@ mod tests {
         let mut output = Output::create_with(&path, 5000).unwrap();
         let content = content(20_000);
         content.chunks(999).for_each(|piece| output.append(piece).unwrap());
-        output.settle().unwrap();
+        output.write_filled().unwrap();
         assert!(std::fs::read(&path).unwrap() == content);
     }
 

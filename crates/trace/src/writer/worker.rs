@@ -134,7 +134,7 @@ impl Worker {
             };
             self.waiting.fetch_sub(job.as_ref().map_or(0, Job::words), Ordering::Relaxed);
             let result = match job {
-                None => self.written(|output| output.settle()),
+                None => self.written(|output| output.write_filled()),
                 Some(Job::Code(content)) => self.code(&content),
                 Some(Job::Facts(facts)) => self.facts(facts),
                 Some(Job::Path(path)) => self.paths(path, queue),

@@ -109,7 +109,7 @@ pub fn text(report: &FilterReport) -> String {
     let &FilterReport { filter, events, messages, right, wrong, instructions, .. } = report;
     let whose = if report.shared { "shared" } else { "private" };
     let (things, shown) = (report.encoded, report.compared);
-    let verdict = if wrong == 0 { format!("all {shown} come back") } else { format!("{} wrong", grouped(wrong)) };
+    let verdict = if wrong == 0 { format!("all {shown} decoded") } else { format!("{} wrong", grouped(wrong)) };
     text.push_str(&format!(
         "{}: {filter}, {whose}: {verdict}; {} {shown} compared, {} messages for {} {things} in {} instructions\n",
         report.file,
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_verdict() {
-        let sound = "t.trk: mcfTRaptor, private: all steps come back; 1 200 steps compared, \
+        let sound = "t.trk: mcfTRaptor, private: all steps decoded; 1 200 steps compared, \
                      10 messages for 1 000 branches in 5 000 instructions\n";
         assert_eq!(text(&report(0)), sound);
         assert!(text(&report(3)).starts_with("thread 0: lost\nt.trk: mcfTRaptor, private: 3 wrong; 1 200 steps"));
