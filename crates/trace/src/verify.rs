@@ -231,7 +231,7 @@ impl CheckBuffers {
 }
 
 fn compare(header: &PathHeader, total: &PathTotal) -> Vec<String> {
-    let told = PathTotal {
+    let stored = PathTotal {
         counts: header.counts,
         first_tsc: header.first_tsc,
         last_tsc: header.last_tsc,
@@ -239,10 +239,10 @@ fn compare(header: &PathHeader, total: &PathTotal) -> Vec<String> {
         end_pc: header.end_pc,
     };
     let mut problems = Vec::new();
-    if told != *total {
+    if stored != *total {
         problems.push(format!(
             "the header tells {} instructions in {} steps, the words {} in {}, or other things differ",
-            told.counts.instructions, told.counts.steps, total.counts.instructions, total.counts.steps
+            stored.counts.instructions, stored.counts.steps, total.counts.instructions, total.counts.steps
         ));
     }
     if total.counts.lost != 0 {
