@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_header_tells_its_version() {
+    fn the_file_header_holds_the_version() {
         let header = file_header();
         assert_eq!(file_version(&header), Some(VERSION));
         for bit in 0..header.len() * 8 {

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_yet_is_held_back() {
+    fn a_batch_waits_for_its_indirect_target() {
         let (mut live, mut emitted) = (Live { limit: 0, ..live() }, Vec::new());
         live.path(0, ThreadId::new(7), &[1, 2, 1], &[], |_, batch| take(&mut emitted, batch)).unwrap();
         assert!(emitted.is_empty());
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_or_told() {
+    fn bad_definitions_are_refused_and_unknown_words_are_lost() {
         let mut live = live();
         assert!(live.block(0, BlockId::new(1), AppPc::new(0x1000), &[0xc3]).is_err());
         let blocks = [FragmentBlock::new(BlockId::new(9), false)];

@@ -1,4 +1,4 @@
-//! Right checksums for made-up contents. Fuzzing needs them: a reader refuses a chunk with a wrong
+//! Correct checksums for mutated contents. Fuzzing needs them: a reader refuses a chunk with a wrong
 //! checksum before it decodes it.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 

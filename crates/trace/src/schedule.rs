@@ -26,9 +26,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn running_and_waiting_are_told() {
-        let read = Schedule::read("1500 20 3\n").unwrap();
-        assert_eq!((read.ran.as_nanos(), read.waited.as_nanos()), (1500, 20));
+    fn running_and_waiting_times_are_read() {
+        let schedule = Schedule::read("1500 20 3\n").unwrap();
+        assert_eq!((schedule.ran.as_nanos(), schedule.waited.as_nanos()), (1500, 20));
         assert_eq!([Schedule::read(""), Schedule::read("1"), Schedule::read("1 x")], [None; 3]);
     }
 }

@@ -5,12 +5,12 @@ use trackway_trace::{
     Access, AccessDescriptors, AccessKind, AppPc, Batch, BlockId, Codec, DataMode, Event, Exit, Fragment, FragmentId,
     InstructionIndex, Item, Options, PathId, ReadError, Recording, ThreadId, ThreadInfo, Trace, Tsc, Writer,
 };
-use wire::code::{self, AccessDescriptor as Planned, FragmentBlock, FragmentExit};
+use wire::code::{self, AccessDescriptor, FragmentBlock, FragmentExit};
 use wire::word;
 
-/// What an access was, with its value.
+/// An access with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Seen {
+struct AccessRecord {
     pc: u64,
     kind: AccessKind,
     address: u64,
@@ -18,17 +18,17 @@ struct Seen {
     value: Option<Vec<u8>>,
 }
 
-fn seen(batch: &Batch, access: Access) -> Seen {
+fn access_record(batch: &Batch, access: Access) -> AccessRecord {
     let value = batch.value(&access).map(<[u8]>::to_vec);
-    Seen { pc: access.pc().get(), kind: access.kind(), address: access.address(), size: access.size(), value }
+    AccessRecord { pc: access.pc().get(), kind: access.kind(), address: access.address(), size: access.size(), value }
 }
 
-fn read(pc: u64, address: u64, value: &[u8]) -> Seen {
-    Seen { pc, kind: AccessKind::Read, address, size: value.len() as u32, value: Some(value.to_vec()) }
+fn read(pc: u64, address: u64, value: &[u8]) -> AccessRecord {
+    AccessRecord { pc, kind: AccessKind::Read, address, size: value.len() as u32, value: Some(value.to_vec()) }
 }
 
-fn write(pc: u64, address: u64, value: &[u8]) -> Seen {
-    Seen { kind: AccessKind::Write, ..read(pc, address, value) }
+fn write(pc: u64, address: u64, value: &[u8]) -> AccessRecord {
+    AccessRecord { kind: AccessKind::Write, ..read(pc, address, value) }
 }
 
 const CODE: u64 = 0x1000;
@@ -44,11 +44,11 @@ struct Sample {
 }
 
 impl Sample {
-    fn new(lengths: [u32; 2], accesses: &[Planned]) -> Self {
+    fn new(lengths: [u32; 2], accesses: &[AccessDescriptor]) -> Self {
         Self::with(DataMode::Values, Options::default(), lengths, accesses)
     }
 
-    fn with(data: DataMode, options: Options, lengths: [u32; 2], accesses: &[Planned]) -> Self {
+    fn with(data: DataMode, options: Options, lengths: [u32; 2], accesses: &[AccessDescriptor]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let recording = Recording { data, ..Recording::default() };
         let mut writer = Writer::create_with(&directory.path().join("a.trk"), &recording, options).unwrap();
@@ -80,15 +80,15 @@ impl Sample {
         trace
     }
 
-    /// All accesses, after every way to read them was tried.
-    fn accesses(mut self) -> Vec<Seen> {
+    /// Reads all accesses in every form and compares the results.
+    fn accesses(mut self) -> Vec<AccessRecord> {
         let trace = self.finish();
         let mut all = Vec::new();
         let mut steps = trace.steps_with_accesses(ThreadId::FIRST).unwrap();
         while let Some(batch) = steps.next_batch().unwrap() {
-            let own: Vec<Seen> = batch.accesses().map(|access| seen(batch, access)).collect();
+            let own: Vec<AccessRecord> = batch.accesses().map(|access| access_record(batch, access)).collect();
             let items = batch.items_with_accesses().flat_map(|(_, accesses)| accesses);
-            let by_item: Vec<Seen> = items.map(|access| seen(batch, access)).collect();
+            let by_item: Vec<AccessRecord> = items.map(|access| access_record(batch, access)).collect();
             assert_eq!(own, by_item);
             all.extend(own);
         }
@@ -97,13 +97,13 @@ impl Sample {
         let mut merged = trace.merged_with_accesses().unwrap();
         let mut others = Vec::new();
         while let Some(batch) = merged.next_batch().unwrap() {
-            others.extend(batch.accesses().map(|access| seen(batch, access)));
+            others.extend(batch.accesses().map(|access| access_record(batch, access)));
         }
         assert_eq!(others, all);
         let chunks = trace.par_chunks_with_accesses(|steps| {
             let mut own = Vec::new();
             while let Some(batch) = steps.next_batch().unwrap() {
-                own.extend(batch.accesses().map(|access| seen(batch, access)));
+                own.extend(batch.accesses().map(|access| access_record(batch, access)));
             }
             own
         });
@@ -112,33 +112,33 @@ impl Sample {
     }
 }
 
-fn check(lengths: [u32; 2], accesses: &[Planned], words: &[u32], data: &[&[u8]], expected: &[Seen]) {
+fn check(lengths: [u32; 2], accesses: &[AccessDescriptor], words: &[u32], data: &[&[u8]], expected: &[AccessRecord]) {
     assert_eq!(Sample::new(lengths, accesses).path(words, &data.concat()).accesses(), expected);
 }
 
-fn plain(offset: u16, size: u16, flags: u8) -> Planned {
-    Planned { offset, size, flags, value: code::NO_VALUE, ..Planned::default() }
+fn plain(offset: u16, size: u16, flags: u8) -> AccessDescriptor {
+    AccessDescriptor { offset, size, flags, value: code::NO_VALUE, ..AccessDescriptor::default() }
 }
 
 fn register(value: u64) -> [u8; 8] {
     value.to_le_bytes()
 }
 
-fn without_value(seen: Seen) -> Seen {
-    Seen { value: None, ..seen }
+fn without_value(seen: AccessRecord) -> AccessRecord {
+    AccessRecord { value: None, ..seen }
 }
 
 #[test]
 fn plain_accesses() {
     use code::{CONSTANT, HAS_BASE, HAS_FS, HAS_INDEX, IS_SHORT, WRITES};
     let accesses = [
-        Planned { displacement: -8, value: 16, ..plain(0, 4, HAS_BASE) },
-        Planned { displacement: 0x30, value: CONSTANT, constant: 0x1234, ..plain(1, 2, WRITES) },
-        Planned { index: 8, displacement: 1, ..plain(2, 1, HAS_BASE | HAS_INDEX | 3) },
-        Planned { displacement: 0x28, value: 20, ..plain(3, 8, HAS_FS) },
-        Planned { displacement: 4, value: CONSTANT, constant: u64::MAX, ..plain(3, 16, HAS_BASE | WRITES) },
-        Planned { index: 8, displacement: 8, ..plain(4, 1, HAS_BASE | HAS_INDEX | HAS_FS | IS_SHORT) },
-        Planned { block: 1, value: 28, ..plain(5, 4, HAS_BASE) },
+        AccessDescriptor { displacement: -8, value: 16, ..plain(0, 4, HAS_BASE) },
+        AccessDescriptor { displacement: 0x30, value: CONSTANT, constant: 0x1234, ..plain(1, 2, WRITES) },
+        AccessDescriptor { index: 8, displacement: 1, ..plain(2, 1, HAS_BASE | HAS_INDEX | 3) },
+        AccessDescriptor { displacement: 0x28, value: 20, ..plain(3, 8, HAS_FS) },
+        AccessDescriptor { displacement: 4, value: CONSTANT, constant: u64::MAX, ..plain(3, 16, HAS_BASE | WRITES) },
+        AccessDescriptor { index: 8, displacement: 8, ..plain(4, 1, HAS_BASE | HAS_INDEX | HAS_FS | IS_SHORT) },
+        AccessDescriptor { block: 1, value: 28, ..plain(5, 4, HAS_BASE) },
     ];
     let fs = [word::event(word::FS_BASE, 0), 0x100, 7];
     let base = 0x1_ffff_fff0u64;
@@ -160,9 +160,14 @@ fn plain_accesses() {
 #[test]
 fn bit_tests() {
     use code::{HAS_BASE, WRITES};
-    let bit = |offset, count, size, mask| Planned { kind: code::BIT, count, mask, ..plain(offset, size, HAS_BASE) };
-    let accesses =
-        [bit(0, 8, 8, 8), Planned { flags: HAS_BASE | WRITES, ..bit(0, 8, 8, 8) }, bit(1, 4, 4, 16), bit(2, 2, 2, 24)];
+    let bit =
+        |offset, count, size, mask| AccessDescriptor { kind: code::BIT, count, mask, ..plain(offset, size, HAS_BASE) };
+    let accesses = [
+        bit(0, 8, 8, 8),
+        AccessDescriptor { flags: HAS_BASE | WRITES, ..bit(0, 8, 8, 8) },
+        bit(1, 4, 4, 16),
+        bit(2, 2, 2, 24),
+    ];
     let data = [register(0x5000), register(64 * 5 + 3), register(0xffff_ffff), register(0x8000)].concat();
     let expected = [
         without_value(read(CODE, 0x5028, &[0; 8])),
@@ -177,7 +182,7 @@ fn bit_tests() {
 fn repeated_strings_take_turns() {
     use code::{HAS_BASE, IS_SHORT, WRITES};
     // At 0 rcx before, 8 rsi, 16 rdi; 24 rcx after, 32 rsi after; 40 rcx after, 48 rdi after.
-    let string = |offset, size, flags, base, mask| Planned {
+    let string = |offset, size, flags, base, mask| AccessDescriptor {
         kind: code::STRING,
         base,
         mask,
@@ -194,7 +199,7 @@ fn repeated_strings_take_turns() {
     check([56, 56], &movs, &[1, 1], &[&run(9, 0x100, 0x200, 7, 0xf8, 0x1f8), &run(0, 1, 2, 0, 1, 2)], &down);
 
     // A value is that of every iteration, addresses of 32 bits wrap.
-    let stos = Planned { value: 56, ..string(3, 2, WRITES | IS_SHORT, 16, 40) };
+    let stos = AccessDescriptor { value: 56, ..string(3, 2, WRITES | IS_SHORT, 16, 40) };
     let data = run(0xdead_0000_0002, 0, 0xffff_ffff_ffff_fffe, 0, 0, 2);
     let expected = [write(CODE + 3, 0xffff_fffe, &[7, 8]), write(CODE + 3, 0, &[7, 8])];
     check([60, 60], &[stos], &[1], &[&data, &[7, 8, 0, 0]], &expected);
@@ -203,7 +208,7 @@ fn repeated_strings_take_turns() {
 #[test]
 fn masked_packed_and_indexed_vectors() {
     use code::{HAS_BASE, MASK_BITS, MASK_NONE, MASK_SIGNS, WRITES};
-    let vector = |kind, offset, count, size, flags, mask_kind| Planned {
+    let vector = |kind, offset, count, size, flags, mask_kind| AccessDescriptor {
         kind,
         count,
         mask_kind,
@@ -214,9 +219,9 @@ fn masked_packed_and_indexed_vectors() {
     let accesses = [
         vector(code::MASKED, 0, 4, 4, 0, MASK_BITS),
         vector(code::PACKED, 1, 4, 4, WRITES, MASK_BITS),
-        Planned { mask: 16, ..vector(code::MASKED, 2, 4, 4, 0, MASK_SIGNS) },
-        Planned { index: 48, index_bytes: 4, ..vector(code::INDEXED, 3, 4, 4, 2, MASK_BITS) },
-        Planned { index: 48, index_bytes: 8, ..vector(code::INDEXED, 4, 2, 8, WRITES | 1, MASK_NONE) },
+        AccessDescriptor { mask: 16, ..vector(code::MASKED, 2, 4, 4, 0, MASK_SIGNS) },
+        AccessDescriptor { index: 48, index_bytes: 4, ..vector(code::INDEXED, 3, 4, 4, 2, MASK_BITS) },
+        AccessDescriptor { index: 48, index_bytes: 8, ..vector(code::INDEXED, 4, 2, 8, WRITES | 1, MASK_NONE) },
     ];
     let values: Vec<u8> = (0..16).collect();
     let signs = [[0, 0, 0, 0x80], [0x80, 0, 0, 0], [0, 0, 0, 0xff], [0, 0, 0, 0x7f]].concat();
@@ -240,7 +245,7 @@ fn masked_packed_and_indexed_vectors() {
 
 #[test]
 fn a_broadcast_is_read_once_if_any_element_is_selected() {
-    let broadcast = |offset| Planned {
+    let broadcast = |offset| AccessDescriptor {
         kind: code::ANY,
         count: 4,
         mask_kind: code::MASK_BITS,
@@ -272,7 +277,7 @@ fn signal_event(fragment: u32, blocks: u32, pc: u64, data_words: u32) -> Vec<u32
 }
 
 #[test]
-fn events_tell_accesses_of_the_next_path() {
+fn explicit_accesses_belong_to_the_next_path() {
     use word::{
         ACCESS_WRITES, STRING_BACKWARDS, STRING_READS_DESTINATION, STRING_READS_SOURCE, STRING_WRITES_DESTINATION,
     };
@@ -312,10 +317,10 @@ fn signals_have_a_part_of_the_data() {
     use code::HAS_BASE;
     use word::{STRING_READS_SOURCE, STRING_WRITES_DESTINATION};
     let accesses = [
-        Planned { value: 8, ..plain(2, 4, HAS_BASE) },
-        Planned { value: 12, ..plain(5, 4, HAS_BASE) },
-        Planned { block: 1, base: 16, ..plain(1, 1, HAS_BASE) },
-        Planned { block: 1, base: 24, ..plain(9, 1, HAS_BASE) },
+        AccessDescriptor { value: 8, ..plain(2, 4, HAS_BASE) },
+        AccessDescriptor { value: 12, ..plain(5, 4, HAS_BASE) },
+        AccessDescriptor { block: 1, base: 16, ..plain(1, 1, HAS_BASE) },
+        AccessDescriptor { block: 1, base: 24, ..plain(9, 1, HAS_BASE) },
     ];
     let data = [&register(0x100)[..], &[1, 0, 0, 0, 2, 0, 0, 0]].concat();
     let first = read(CODE + 2, 0x100, &[1, 0, 0, 0]);
@@ -334,14 +339,14 @@ fn signals_have_a_part_of_the_data() {
     .concat();
     let third = without_value(read(CODE + 17, 0x300, &[0]));
     let bytes = [&data[..12], &data, &data, &data, &register(0x300)[..], &[9, 0, 0, 0], &data[..12]].concat();
-    let expected = [read(CODE + 5, 0x10, &[9]), write(CODE + 5, 0x20, &[9])];
+    let explicit = [read(CODE + 5, 0x10, &[9]), write(CODE + 5, 0x20, &[9])];
     let expected = [
         &[first.clone()][..],
         &[first.clone(), second.clone()],
         &[first.clone(), second.clone()],
         &[first.clone(), second.clone(), third],
         std::slice::from_ref(&first),
-        &expected,
+        &explicit,
     ]
     .concat();
     check([16, 32], &accesses, &words, &[&bytes], &expected);
@@ -358,7 +363,7 @@ fn signals_have_a_part_of_the_data() {
 }
 
 #[test]
-fn what_is_told_at_the_end_of_a_chunk_is_an_event_of_its_own() {
+fn explicit_accesses_at_the_end_of_a_chunk_get_an_event() {
     let movs = string_event(CODE, 0x10, 0, 3, 1 | word::STRING_READS_SOURCE, 0);
     let options = Options { chunk_words: 1, ..Options::default() };
     let sample = Sample::with(DataMode::Addresses, options, [0, 0], &[]);
@@ -396,7 +401,7 @@ fn gaps_and_fs_bases_are_events() {
 
 #[test]
 fn fs_bases_reach_over_chunks() {
-    let access = Planned { displacement: 8, ..plain(0, 8, code::HAS_FS) };
+    let access = AccessDescriptor { displacement: 8, ..plain(0, 8, code::HAS_FS) };
     for codec in [Codec::Raw, Codec::Adaptive] {
         let options = Options { chunk_words: 3, codec, ..Options::default() };
         let fs = |base| [&[word::event(word::FS_BASE, 0)][..], &wide(base)].concat();
@@ -409,8 +414,9 @@ fn fs_bases_reach_over_chunks() {
 
 #[test]
 fn seeking_finds_the_accesses_of_the_rest() {
-    let accesses: Vec<Planned> =
-        (0..32).map(|i| Planned { block: i / 16, displacement: i64::from(i), ..plain(i % 16, 1, 0) }).collect();
+    let accesses: Vec<AccessDescriptor> = (0..32)
+        .map(|i| AccessDescriptor { block: i / 16, displacement: i64::from(i), ..plain(i % 16, 1, 0) })
+        .collect();
     let string = string_event(CODE, 0x10, 0, 1, 1 | word::STRING_READS_SOURCE, 0);
     let words = [&[2, 2][..], &string, &[1]].concat();
     let mut sample = Sample::with(DataMode::Addresses, Options::default(), [0, 0], &accesses).path(&words, &[]);
@@ -431,29 +437,29 @@ fn seeking_finds_the_accesses_of_the_rest() {
 }
 
 #[test]
-fn plans_that_make_no_sense_are_refused() {
+fn impossible_access_descriptors_are_refused() {
     use code::{HAS_BASE, HAS_INDEX};
-    let refusal = |lengths: [u32; 2], access: Planned| {
+    let refusal = |lengths: [u32; 2], access: AccessDescriptor| {
         let mut sample = Sample::new(lengths, &[access]);
         let error = sample.writer.take().unwrap().finish(Exit::Unknown).map(|_| ()).unwrap_err();
         assert!(matches!(error, trackway_trace::WriteError::AccessDescriptors { .. }), "{error}: {access:?}");
     };
-    let vector = Planned { kind: code::MASKED, count: 4, ..plain(0, 4, 0) };
+    let vector = AccessDescriptor { kind: code::MASKED, count: 4, ..plain(0, 4, 0) };
     for (lengths, access) in [
         ([2, 4], plain(0, 1, 0)),
         ([4, 1 << 20], plain(0, 1, 0)),
         ([4, 8], plain(0, 1, HAS_BASE)),
-        ([8, 8], Planned { index: 4, ..plain(0, 1, HAS_INDEX) }),
-        ([8, 8], Planned { block: 2, ..plain(0, 1, 0) }),
+        ([8, 8], AccessDescriptor { index: 4, ..plain(0, 1, HAS_INDEX) }),
+        ([8, 8], AccessDescriptor { block: 2, ..plain(0, 1, 0) }),
         ([8, 8], plain(16, 1, 0)),
         ([8, 8], plain(0, 0, 0)),
-        ([8, 8], Planned { kind: 6, ..plain(0, 1, 0) }),
-        ([8, 8], Planned { value: 1, ..plain(0, 8, 0) }),
-        ([8, 8], Planned { count: 65, ..vector }),
-        ([8, 8], Planned { mask_kind: 3, ..vector }),
-        ([8, 8], Planned { mask_kind: code::MASK_SIGNS, ..vector }),
-        ([8, 8], Planned { kind: code::INDEXED, index_bytes: 3, ..vector }),
-        ([8, 8], Planned { kind: code::BIT, count: 3, ..plain(0, 4, 0) }),
+        ([8, 8], AccessDescriptor { kind: 6, ..plain(0, 1, 0) }),
+        ([8, 8], AccessDescriptor { value: 1, ..plain(0, 8, 0) }),
+        ([8, 8], AccessDescriptor { count: 65, ..vector }),
+        ([8, 8], AccessDescriptor { mask_kind: 3, ..vector }),
+        ([8, 8], AccessDescriptor { mask_kind: code::MASK_SIGNS, ..vector }),
+        ([8, 8], AccessDescriptor { kind: code::INDEXED, index_bytes: 3, ..vector }),
+        ([8, 8], AccessDescriptor { kind: code::BIT, count: 3, ..plain(0, 4, 0) }),
     ] {
         refusal(lengths, access);
     }

@@ -5,7 +5,7 @@ mod support;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use support::{CODE, Clock, DATA, END, INDEX, PATH, Random, Recorded, Setting, chunks, record};
+use support::{CODE, Clock, DATA, END, INDEX, PATH, Random, SampleRecording, Setting, chunks, record};
 use trackway_trace::{
     AppPc, BlockId, Codec, DataMode, Event, Exit, Fragment, FragmentId, InstructionIndex, Options, PathId, ReadError,
     Recording, RoundRobinUnit, ThreadId, ThreadInfo, Trace, WriteError, Writer, partial_path,
@@ -14,11 +14,11 @@ use wire::code::{FragmentBlock, FragmentExit, TERMINATOR_TAKEN};
 use wire::word;
 
 /// A small trace with many chunks of every kind.
-fn example(codec: Codec, seed: u64) -> (Vec<u8>, Recorded) {
+fn example(codec: Codec, seed: u64) -> (Vec<u8>, SampleRecording) {
     example_of(codec, seed, 14, 500)
 }
 
-fn example_of(codec: Codec, seed: u64, blocks: usize, runs: usize) -> (Vec<u8>, Recorded) {
+fn example_of(codec: Codec, seed: u64, blocks: usize, runs: usize) -> (Vec<u8>, SampleRecording) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("example.trk");
     let options =
@@ -33,7 +33,7 @@ fn example_of(codec: Codec, seed: u64, blocks: usize, runs: usize) -> (Vec<u8>, 
         options,
         data: if seed.is_multiple_of(2) { DataMode::Values } else { DataMode::None },
         clock: Clock::default(),
-        tells: false,
+        has_explicit_accesses: false,
     };
     let recorded = record(&path, &setting);
     (std::fs::read(&path).unwrap(), recorded)
@@ -41,7 +41,7 @@ fn example_of(codec: Codec, seed: u64, blocks: usize, runs: usize) -> (Vec<u8>, 
 
 /// Uses everything a reader offers. Where `recorded` is given, what is read must be what was
 /// executed.
-fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
+fn exercise(file: Vec<u8>, recorded: Option<&SampleRecording>) -> Option<Trace> {
     let trace = Trace::from_bytes(file).ok()?;
     let damage = trace.damage();
     damage.iter().for_each(|damage| assert!(!damage.to_string().is_empty()));
@@ -98,15 +98,15 @@ fn exercise(file: Vec<u8>, recorded: Option<&Recorded>) -> Option<Trace> {
         Err(_) => false,
     });
     if let Ok(mut merged) = trace.merged_with_accesses() {
-        (0..10_000).find(|_| matches!(merged.visit_next(|_| Nobody), Ok(false)));
+        (0..10_000).find(|_| matches!(merged.visit_next(|_| IgnoringVisitor), Ok(false)));
     }
     Some(trace)
 }
 
-/// Looks at every access and does nothing with it.
-struct Nobody;
+/// Computes the value of every access and ignores it.
+struct IgnoringVisitor;
 
-impl trackway_trace::AccessVisitor for Nobody {
+impl trackway_trace::AccessVisitor for IgnoringVisitor {
     fn executed(&mut self, _: u64) {}
 
     fn operand(&mut self, operand: trackway_trace::Operand<'_>) {
@@ -117,7 +117,7 @@ impl trackway_trace::AccessVisitor for Nobody {
 }
 
 /// Compares the accesses of a batch, as far as it has any, with those that were made there.
-fn check_accesses(batch: &trackway_trace::Batch, recorded: Option<&Recorded>) {
+fn check_accesses(batch: &trackway_trace::Batch, recorded: Option<&SampleRecording>) {
     let made = batch.accesses().take(1_000_000).count();
     let Some(recorded) = recorded.filter(|_| made > 0) else { return };
     if batch.events().iter().any(|(_, event)| *event == Event::Lost) {
@@ -134,7 +134,7 @@ fn check_accesses(batch: &trackway_trace::Batch, recorded: Option<&Recorded>) {
 }
 
 /// Compares what is read of one chunk with what was executed there.
-fn check_chunk(trace: &Trace, steps: &mut trackway_trace::Steps<'_>, recorded: Option<&Recorded>) {
+fn check_chunk(trace: &Trace, steps: &mut trackway_trace::Steps<'_>, recorded: Option<&SampleRecording>) {
     while let Ok(Some(batch)) = steps.next_batch() {
         let Some(recorded) = recorded else { continue };
         if batch.events().iter().any(|(_, event)| *event == Event::Lost) {
@@ -326,7 +326,7 @@ fn a_destroyed_header_costs_one_chunk_and_the_gap_is_named() {
 }
 
 #[test]
-fn the_index_can_be_done_without() {
+fn a_file_without_an_index_is_read() {
     let (file, recorded) = example(Codec::Predict, 11);
     let whole = Trace::from_bytes(file.clone()).unwrap();
     let index = chunks(&file).iter().find(|(start, ..)| file[start + 4] == INDEX).copied().unwrap();
@@ -363,7 +363,7 @@ fn lost_code_loses_what_needs_it_only() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused() {
+fn other_files_are_refused() {
     assert!(matches!(Trace::from_bytes(vec![]), Err(ReadError::NotATrace { .. })));
     assert!(matches!(Trace::from_bytes(vec![0x7f; 1000]), Err(ReadError::NotATrace { .. })));
     let (mut file, recorded) = example(Codec::Raw, 13);
@@ -416,7 +416,7 @@ fn an_unfinished_recording_is_readable_and_replaces_nothing() {
 }
 
 #[test]
-fn a_word_that_means_nothing_is_an_error_and_the_words_before_it_are_kept() {
+fn an_unknown_word_is_an_error_and_the_words_before_it_are_kept() {
     for bad in [2, 0, word::event(99, 0), word::event(word::TIME, 0)] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.trk");

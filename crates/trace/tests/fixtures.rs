@@ -25,8 +25,8 @@ fn version(name: &str) -> u16 {
     u16::from_le_bytes([file[8], file[9]])
 }
 
-fn class(leave: Terminator) -> Option<&'static str> {
-    match leave {
+fn class(terminator: Terminator) -> Option<&'static str> {
+    match terminator {
         Terminator::Taken => Some("CDT"),
         Terminator::NotTaken => Some("CDNT"),
         Terminator::Direct => Some("UDT"),

@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use support::{Clock, Expected, Recorded, Seen, Setting, assert_same, record};
+use support::{AccessRecord, Clock, ExpectedItem, SampleRecording, Setting, assert_same, record};
 use trackway_trace::{
     Access, AccessVisitor, AppPc, Batch, Codec, DataMode, Event, InstructionIndex, Item, Operand, Options, PathItem,
     ReadError, RoundRobinUnit, ThreadId, Trace, Tsc,
@@ -30,25 +30,36 @@ fn settings() -> impl Strategy<Value = Setting> {
                 ..Options::default()
             };
             let data = [DataMode::None, DataMode::Addresses, DataMode::Values, DataMode::Values][seed as usize % 4];
-            Setting { seed, blocks, threads, images, runs, habit, options, data, clock: Clock::default(), tells: false }
+            Setting {
+                seed,
+                blocks,
+                threads,
+                images,
+                runs,
+                habit,
+                options,
+                data,
+                clock: Clock::default(),
+                has_explicit_accesses: false,
+            }
         },
     )
 }
 
-/// What an item is, apart from the block's number.
-fn plain(trace: &Trace, item: Item) -> Expected {
+/// An item without the number of its block.
+fn plain(trace: &Trace, item: Item) -> ExpectedItem {
     match item {
-        Item::Event(event) => Expected::Event(event),
-        Item::Step(step) => Expected::Step {
+        Item::Event(event) => ExpectedItem::Event(event),
+        Item::Step(step) => ExpectedItem::Step {
             address: trace.blocks().get(step.block()).expect("a block").address(),
             instructions: step.instructions(),
-            leave: step.terminator(),
+            terminator: step.terminator(),
             next: step.next(),
         },
     }
 }
 
-fn check(trace: &Trace, recorded: &Recorded) {
+fn check(trace: &Trace, recorded: &SampleRecording) {
     assert_eq!(trace.summary(), &recorded.summary);
     assert!(trace.is_finished());
     assert_eq!(trace.damage(), []);
@@ -69,24 +80,25 @@ fn check(trace: &Trace, recorded: &Recorded) {
     }
 }
 
-/// What an access was; without a value if none was recorded.
-fn seen(batch: &Batch, access: Access) -> Seen {
+/// An access; its value is empty if none was recorded.
+fn access_record(batch: &Batch, access: Access) -> AccessRecord {
     let value = batch.value(&access).map(<[u8]>::to_vec).unwrap_or_default();
-    Seen { pc: access.pc(), writes: access.is_write(), address: access.address(), value }
+    AccessRecord { pc: access.pc(), writes: access.is_write(), address: access.address(), value }
 }
 
-fn check_accesses(trace: &Trace, recorded: &Recorded) {
+fn check_accesses(trace: &Trace, recorded: &SampleRecording) {
     let keeps = trace.data() == DataMode::Values;
-    let listed = |own: &Seen| Seen { value: if keeps { own.value.clone() } else { Vec::new() }, ..own.clone() };
-    let listed = |own: &[Vec<Seen>]| own.iter().flatten().map(listed).collect::<Vec<Seen>>();
+    let stored =
+        |own: &AccessRecord| AccessRecord { value: if keeps { own.value.clone() } else { Vec::new() }, ..own.clone() };
+    let stored = |own: &[Vec<AccessRecord>]| own.iter().flatten().map(stored).collect::<Vec<AccessRecord>>();
     for thread in &recorded.threads {
         let mut steps = trace.steps_with_accesses(thread.number).unwrap();
         let mut at = 0;
         while let Some(batch) = steps.next_batch().unwrap() {
             for (item, accesses) in batch.items_with_accesses() {
                 let executed = if let Item::Step(step) = item { step.instructions() as usize } else { 0 };
-                let expected = listed(&thread.seen[at..at + executed]);
-                assert!(accesses.map(|access| seen(batch, access)).eq(expected));
+                let expected = stored(&thread.seen[at..at + executed]);
+                assert!(accesses.map(|access| access_record(batch, access)).eq(expected));
                 at += executed;
             }
         }
@@ -94,17 +106,17 @@ fn check_accesses(trace: &Trace, recorded: &Recorded) {
         for number in [0, 1, at / 3, at / 2, at.saturating_sub(1)] {
             if number < at {
                 let found = rest(trace, thread.number, number);
-                assert!(found == listed(&thread.seen[number..]));
+                assert!(found == stored(&thread.seen[number..]));
             }
         }
     }
-    let mut of_threads: Vec<Vec<Seen>> = recorded.threads.iter().map(|_| Vec::new()).collect();
+    let mut of_threads: Vec<Vec<AccessRecord>> = recorded.threads.iter().map(|_| Vec::new()).collect();
     let mut merged = trace.merged_with_accesses().unwrap();
     while let Some(batch) = merged.next_batch().unwrap() {
-        of_threads[batch.thread().get() as usize].extend(batch.accesses().map(|access| seen(batch, access)));
+        of_threads[batch.thread().get() as usize].extend(batch.accesses().map(|access| access_record(batch, access)));
     }
     for (all, thread) in of_threads.iter().zip(&recorded.threads) {
-        assert!(*all == listed(&thread.seen));
+        assert!(*all == stored(&thread.seen));
         let writes = all.iter().filter(|own| own.writes).count() as u64;
         let counts = &trace.threads()[thread.number.get() as usize].counts;
         assert_eq!((counts.reads, counts.writes), (all.len() as u64 - writes, writes));
@@ -112,32 +124,32 @@ fn check_accesses(trace: &Trace, recorded: &Recorded) {
 }
 
 /// All accesses from instruction `number` on.
-fn rest(trace: &Trace, thread: ThreadId, number: usize) -> Vec<Seen> {
+fn rest(trace: &Trace, thread: ThreadId, number: usize) -> Vec<AccessRecord> {
     let mut all = Vec::new();
     let mut steps = trace.seek_with_accesses(thread, InstructionIndex::new(number as u64)).unwrap();
     while let Some(batch) = steps.next_batch().unwrap() {
         let items = batch.items_with_accesses().flat_map(|(_, accesses)| accesses);
         assert_eq!(items.count(), batch.accesses().count());
-        all.extend(batch.accesses().map(|access| seen(batch, access)));
+        all.extend(batch.accesses().map(|access| access_record(batch, access)));
     }
     all
 }
 
-fn check_counts(trace: &Trace, recorded: &Recorded) {
+fn check_counts(trace: &Trace, recorded: &SampleRecording) {
     for (thread, summary) in recorded.threads.iter().zip(trace.threads()) {
-        let steps = thread.expected.iter().filter(|item| matches!(item, Expected::Step { .. })).count() as u64;
+        let steps = thread.expected.iter().filter(|item| matches!(item, ExpectedItem::Step { .. })).count() as u64;
         let instructions = thread.expected.iter().map(|item| match item {
-            Expected::Step { instructions, .. } => u64::from(*instructions),
-            Expected::Event(_) => 0,
+            ExpectedItem::Step { instructions, .. } => u64::from(*instructions),
+            ExpectedItem::Event(_) => 0,
         });
         assert_eq!((summary.counts.steps, summary.counts.instructions), (steps, instructions.sum()));
-        let system_calls = |item: &&Expected| matches!(item, Expected::Event(Event::Syscall { .. }));
+        let system_calls = |item: &&ExpectedItem| matches!(item, ExpectedItem::Event(Event::Syscall { .. }));
         assert_eq!(summary.counts.system_calls, thread.expected.iter().filter(system_calls).count() as u64);
     }
 }
 
-fn check_merged(trace: &Trace, recorded: &Recorded) {
-    let mut of_threads: Vec<Vec<Expected>> = recorded.threads.iter().map(|_| Vec::new()).collect();
+fn check_merged(trace: &Trace, recorded: &SampleRecording) {
+    let mut of_threads: Vec<Vec<ExpectedItem>> = recorded.threads.iter().map(|_| Vec::new()).collect();
     let mut merged = trace.merged();
     let mut last = Tsc::NONE;
     while let Some(batch) = merged.next_batch().unwrap() {
@@ -147,10 +159,10 @@ fn check_merged(trace: &Trace, recorded: &Recorded) {
         let from = own.len();
         own.extend(batch.items().map(|item| plain(trace, item)));
         // Whatever chunks there are: nothing is later than the last timestamp of its thread.
-        let time = |item: &Expected| if let Expected::Event(event) = item { event.tsc() } else { None };
+        let time = |item: &ExpectedItem| if let ExpectedItem::Event(event) = item { event.tsc() } else { None };
         let (before, first) = (own[..from].iter().rev().find_map(time), own.get(from).and_then(time));
         // A signal is together with what it interrupted, which may be nothing.
-        let is_signal = matches!(own.get(from), Some(Expected::Event(Event::Signal { .. })));
+        let is_signal = matches!(own.get(from), Some(ExpectedItem::Event(Event::Signal { .. })));
         assert!(first.or(before) == Some(batch.tsc()) || is_signal && before == Some(batch.tsc()));
     }
     for (items, thread) in of_threads.iter().zip(&recorded.threads) {
@@ -158,7 +170,7 @@ fn check_merged(trace: &Trace, recorded: &Recorded) {
     }
 }
 
-/// Turns of threads: who, and how much.
+/// Turns of threads: the thread, and the instructions of its turn.
 #[derive(Debug, Default, PartialEq)]
 struct Turns(Vec<(ThreadId, u64)>);
 
@@ -191,17 +203,17 @@ fn check_orders(trace: &Trace) {
     assert_eq!(by_batch, by_path);
     let Ok(mut merged) = trace.merged_with_accesses() else { return };
     let watched = RefCell::new(Turns::default());
-    while merged.visit_next(|thread| Counting { thread, turns: &watched }).unwrap() {}
+    while merged.visit_next(|thread| InstructionCounter { thread, turns: &watched }).unwrap() {}
     assert_eq!(by_batch, watched.into_inner());
 }
 
 /// Counts instructions.
-struct Counting<'t> {
+struct InstructionCounter<'t> {
     thread: ThreadId,
     turns: &'t RefCell<Turns>,
 }
 
-impl AccessVisitor for Counting<'_> {
+impl AccessVisitor for InstructionCounter<'_> {
     fn executed(&mut self, instructions: u64) {
         self.turns.borrow_mut().add(self.thread, instructions);
     }
@@ -212,12 +224,12 @@ impl AccessVisitor for Counting<'_> {
 }
 
 /// Interleaved, each thread does what it did.
-fn check_interleaved(trace: &Trace, recorded: &Recorded) {
-    let fresh = || -> Vec<Vec<Expected>> { recorded.threads.iter().map(|_| Vec::new()).collect() };
-    let take = |of_threads: &mut Vec<Vec<Expected>>, batch: &Batch| {
+fn check_interleaved(trace: &Trace, recorded: &SampleRecording) {
+    let fresh = || -> Vec<Vec<ExpectedItem>> { recorded.threads.iter().map(|_| Vec::new()).collect() };
+    let take = |of_threads: &mut Vec<Vec<ExpectedItem>>, batch: &Batch| {
         of_threads[batch.thread().get() as usize].extend(batch.items().map(|item| plain(trace, item)));
     };
-    let check = |of_threads: Vec<Vec<Expected>>| {
+    let check = |of_threads: Vec<Vec<ExpectedItem>>| {
         for (items, thread) in of_threads.iter().zip(&recorded.threads) {
             assert_same(items, &thread.expected);
         }
@@ -241,7 +253,7 @@ fn check_interleaved(trace: &Trace, recorded: &Recorded) {
     }
 }
 
-fn check_instructions(trace: &Trace, recorded: &Recorded) {
+fn check_instructions(trace: &Trace, recorded: &SampleRecording) {
     // Only with one image are addresses unique.
     for thread in &recorded.threads {
         let all = thread.instructions(&recorded.addresses[0]);
@@ -286,15 +298,15 @@ fn check_parallel(trace: &Trace) {
         }
         count
     });
-    let listed: Vec<u64> = trace.path_chunks().map(|path| path.counts.instructions).collect();
-    assert_eq!(counts, listed);
+    let expected: Vec<u64> = trace.path_chunks().map(|path| path.counts.instructions).collect();
+    assert_eq!(counts, expected);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_written_is_read(setting in settings()) {
+    fn random_recordings_come_back(setting in settings()) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("random.trk");
         let recorded = record(&path, &setting);
@@ -324,7 +336,7 @@ fn a_long_run_of_many_chunks() {
             options,
             data: DataMode::None,
             clock: Clock::default(),
-            tells: false,
+            has_explicit_accesses: false,
         };
         let recorded = record(&path, &setting);
         let trace = Trace::open(&path).unwrap();

@@ -12,7 +12,7 @@ use trackway_trace::{
     Trace, Tsc,
 };
 
-/// What a merged reader gives.
+/// A batch or an error of a merged reader.
 #[derive(Debug, PartialEq)]
 enum Piece {
     Batch {
@@ -20,20 +20,20 @@ enum Piece {
         image: u32,
         first: InstructionIndex,
         tsc: Tsc,
-        items: Vec<(Item, Vec<Touched>)>,
+        items: Vec<(Item, Vec<AccessTuple>)>,
         instructions: u64,
     },
     /// A chunk that cannot be decoded, with this number of instructions.
     Lost(u64),
 }
 
-/// An access: where, what, how, and its value.
-type Touched = (AppPc, u64, bool, Option<Vec<u8>>);
+/// An access: its instruction, its address, whether it writes, and its value.
+type AccessTuple = (AppPc, u64, bool, Option<Vec<u8>>);
 
 impl Piece {
     fn new(batch: &Batch) -> Self {
-        let touched = |own: Access| (own.pc(), own.address(), own.is_write(), batch.value(&own).map(<[u8]>::to_vec));
-        let items = batch.items_with_accesses().map(|(item, own)| (item, own.map(touched).collect()));
+        let tuple = |own: Access| (own.pc(), own.address(), own.is_write(), batch.value(&own).map(<[u8]>::to_vec));
+        let items = batch.items_with_accesses().map(|(item, own)| (item, own.map(tuple).collect()));
         Self::Batch {
             thread: batch.thread(),
             image: batch.image(),
@@ -84,7 +84,7 @@ fn counted(pieces: &[Piece], number: u64) -> (u64, &[Piece]) {
     (left, rest)
 }
 
-/// The ways to merge a trace.
+/// The orders in which a trace can be merged.
 fn merges(trace: &Trace) -> Vec<Merged<'_>> {
     let plain = [trace.merged(), trace.merged().interleaved(3), trace.merged().interleaved(50)];
     plain.into_iter().chain(trace.merged_with_accesses()).collect()
@@ -93,13 +93,13 @@ fn merges(trace: &Trace) -> Vec<Merged<'_>> {
 fn check(file: &[u8], how: &str, has_all_code: bool, random: &mut Random) {
     let trace = &Trace::from_bytes(file.to_vec()).unwrap();
     let all: Vec<Vec<Piece>> = merges(trace).iter_mut().map(|merged| rest(file, merged)).collect();
-    for (way, pieces) in all.iter().enumerate() {
+    for (order, pieces) in all.iter().enumerate() {
         for number in numbers(pieces, random) {
-            let merged = &mut merges(trace)[way];
+            let merged = &mut merges(trace)[order];
             // If definitions may be missing, everything is read.
             let (left, expected) = if has_all_code { counted(pieces, number) } else { (number, &pieces[..]) };
-            assert_eq!(merged.seek(InstructionIndex::new(number)), left, "instruction {number}, {how}, way {way}");
-            compare(&rest(file, merged), expected, &format!("instruction {number}, {how}, way {way}"));
+            assert_eq!(merged.seek(InstructionIndex::new(number)), left, "instruction {number}, {how}, order {order}");
+            compare(&rest(file, merged), expected, &format!("instruction {number}, {how}, order {order}"));
         }
     }
 }
@@ -143,7 +143,18 @@ fn settings() -> impl Strategy<Value = Setting> {
             let latency = Duration::from_secs(3600);
             let options = Options { codec, chunk_words, open_words: 4 * chunk_words, latency, ..Options::default() };
             let data = [DataMode::None, DataMode::Addresses, DataMode::Values, DataMode::Values][seed as usize % 4];
-            Setting { seed, blocks, threads, images, runs, habit: 10, options, data, clock, tells: seed & 4 != 0 }
+            Setting {
+                seed,
+                blocks,
+                threads,
+                images,
+                runs,
+                habit: 10,
+                options,
+                data,
+                clock,
+                has_explicit_accesses: seed & 4 != 0,
+            }
         },
     )
 }
@@ -168,7 +179,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_seek_finds_what_counting_finds(setting in settings()) {
+    fn a_seek_and_counting_find_the_same_instruction(setting in settings()) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("random.trk");
         record(&path, &setting);
@@ -191,18 +202,28 @@ fn a_seek_decodes_a_few_chunks() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("long.trk");
     let options = Options { chunk_words: 500, open_words: 2000, ..Options::default() };
-    let (clock, data, tells) = (Clock::default(), DataMode::Values, false);
-    let setting =
-        Setting { seed: 7, blocks: 40, threads: 3, images: 1, runs: 60_000, habit: 10, options, data, clock, tells };
+    let (clock, data, has_explicit_accesses) = (Clock::default(), DataMode::Values, false);
+    let setting = Setting {
+        seed: 7,
+        blocks: 40,
+        threads: 3,
+        images: 1,
+        runs: 60_000,
+        habit: 10,
+        options,
+        data,
+        clock,
+        has_explicit_accesses,
+    };
     record(&path, &setting);
     let trace = Trace::open(&path).unwrap();
     let (chunks, total) = (trace.path_chunks().count(), trace.totals().instructions);
     assert!(chunks > 100, "{chunks}");
-    for way in 0..merges(&trace).len() {
+    for order in 0..merges(&trace).len() {
         for number in (0..=10).map(|tenth| total * tenth / 10) {
-            let merged = &mut merges(&trace)[way];
+            let merged = &mut merges(&trace)[order];
             merged.seek(InstructionIndex::new(number));
-            assert!(merged.chunks_decoded() <= 12, "{} at {number} in way {way}", merged.chunks_decoded());
+            assert!(merged.chunks_decoded() <= 12, "{} at {number} in order {order}", merged.chunks_decoded());
         }
     }
 }

@@ -138,8 +138,10 @@ fn put(file: &mut Vec<u8>, mut header: ChunkHeader, stored: &[u8]) -> usize {
 
 /// How a thread came to an entry, according to the entry before it.
 fn class_before(program: &Program, entries: &[Entry], at: usize) -> &'static str {
-    const SILENT: [u8; 5] = [word::TIME, word::FS_BASE, word::STRING, word::ACCESS, word::CHILD];
-    let Some(before) = entries[..at].iter().rev().find(|entry| !entry.is_event(&SILENT)) else { return "chunk" };
+    const WITHOUT_EXECUTION: [u8; 5] = [word::TIME, word::FS_BASE, word::STRING, word::ACCESS, word::CHILD];
+    let Some(before) = entries[..at].iter().rev().find(|entry| !entry.is_event(&WITHOUT_EXECUTION)) else {
+        return "chunk";
+    };
     if !before.is_path() {
         return match word::kind(before.first()) {
             word::START => "start",
@@ -222,7 +224,7 @@ impl Corruptions<'_> {
 
     fn corrupt(&mut self, place: usize, at: usize) {
         let entry = &self.entries[&place][at];
-        let is_telling = entry.is_event(&[word::START, word::SYSCALL, word::SIGNAL, word::RESUME]);
+        let has_address = entry.is_event(&[word::START, word::SYSCALL, word::SIGNAL, word::RESUME]);
         if entry.is_path() {
             self.corrupt_path(place, at);
         } else if entry.is_event(&[word::START, word::RESUME]) {
@@ -231,7 +233,7 @@ impl Corruptions<'_> {
             self.corrupt_event(place, at, 3);
             self.corrupt_event(place, at, 5);
         }
-        if is_telling {
+        if has_address {
             self.attempt("an event is missing", place, at, |entries| drop(entries.remove(at)));
             self.attempt("an event twice", place, at, |entries| entries.insert(at, entries[at].clone()));
         }

@@ -78,7 +78,7 @@ mod tests {
         // The first look has nothing to compare with.
         assert!(!look(1_000_000, schedule(100, 100)));
         assert!(look(1_000_000, schedule(110, 110)));
-        // Words come slowly; nobody else wants a processor; the kernel tells nothing.
+        // Words come slowly; nobody else wants a processor; the kernel reports nothing.
         assert!(!look(1000, schedule(120, 120)));
         assert!(!look(1_000_000, schedule(140, 121)));
         assert!(!look(1_000_000, None));

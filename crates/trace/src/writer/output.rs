@@ -40,9 +40,9 @@ pub(super) struct Output {
 }
 
 enum PastCache {
-    NotYet { long: u64 },
+    Inactive { long: u64 },
     Impossible,
-    Begun(Direct),
+    Active(Direct),
 }
 
 impl Output {
@@ -52,7 +52,7 @@ impl Output {
 
     fn create_with(path: &Path, long: u64) -> io::Result<Self> {
         let file = create_private(path)?;
-        Ok(Self { path: path.to_owned(), file, length: 0, past_cache: PastCache::NotYet { long } })
+        Ok(Self { path: path.to_owned(), file, length: 0, past_cache: PastCache::Inactive { long } })
     }
 
     /// Bytes appended so far.
@@ -61,11 +61,11 @@ impl Output {
     }
 
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if matches!(self.past_cache, PastCache::NotYet { long } if self.length >= long) {
+        if matches!(self.past_cache, PastCache::Inactive { long } if self.length >= long) {
             self.past_cache = Direct::begin(&self.path, &self.file, self.length);
         }
         match &mut self.past_cache {
-            PastCache::Begun(direct) => direct.append(bytes)?,
+            PastCache::Active(direct) => direct.append(bytes)?,
             _ => self.file.write_all_at(bytes, self.length)?,
         }
         self.length += bytes.len() as u64;
@@ -73,9 +73,9 @@ impl Output {
     }
 
     /// Makes everything appended visible to readers of the file, soon.
-    pub(super) fn write_filled(&mut self) -> io::Result<()> {
+    pub(super) fn flush(&mut self) -> io::Result<()> {
         match &mut self.past_cache {
-            PastCache::Begun(direct) => direct.write_filled(&self.file),
+            PastCache::Active(direct) => direct.flush(&self.file),
             _ => Ok(()),
         }
     }
@@ -83,7 +83,7 @@ impl Output {
     /// Waits until everything is written.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         match std::mem::replace(&mut self.past_cache, PastCache::Impossible) {
-            PastCache::Begun(direct) => direct.finish(&self.file),
+            PastCache::Active(direct) => direct.finish(&self.file),
             _ => Ok(()),
         }
     }
@@ -123,7 +123,7 @@ struct Direct {
     buffer: Buffer,
     filled: usize,
     /// How much of the buffer is in the file already.
-    written: usize,
+    flushed: usize,
     /// Where in the file the buffer begins.
     at: u64,
     /// `None` once the thread has ended.
@@ -154,7 +154,7 @@ impl Direct {
     fn begin(path: &Path, file: &File, length: u64) -> PastCache {
         let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path);
         let begun = direct.and_then(|direct| Self::begin_with(direct, file, length));
-        begun.map_or(PastCache::Impossible, PastCache::Begun)
+        begun.map_or(PastCache::Impossible, PastCache::Active)
     }
 
     /// Begins behind the first `length` bytes of `file`; `direct` is the same file.
@@ -171,7 +171,7 @@ impl Direct {
         let handle = std::thread::Builder::new()
             .name("trace-file".into())
             .spawn(move || write_all(&mut twice, &queue, &give_back))?;
-        Ok(Self { buffer, filled, written: filled, at, thread: Some(Thread { full, empty, handle }) })
+        Ok(Self { buffer, filled, flushed: filled, at, thread: Some(Thread { full, empty, handle }) })
     }
 
     fn append(&mut self, mut bytes: &[u8]) -> io::Result<()> {
@@ -193,7 +193,7 @@ impl Direct {
             return self.end();
         }
         self.at += self.filled as u64;
-        (self.filled, self.written) = (0, 0);
+        (self.filled, self.flushed) = (0, 0);
         Ok(())
     }
 
@@ -201,15 +201,15 @@ impl Direct {
         self.thread.take().map_or(Ok(()), Thread::end)
     }
 
-    fn write_filled(&mut self, file: &File) -> io::Result<()> {
-        file.write_all_at(&self.buffer.blocks()[self.written..self.filled], self.at + self.written as u64)?;
-        self.written = self.filled;
+    fn flush(&mut self, file: &File) -> io::Result<()> {
+        file.write_all_at(&self.buffer.blocks()[self.flushed..self.filled], self.at + self.flushed as u64)?;
+        self.flushed = self.filled;
         Ok(())
     }
 
     fn finish(mut self, file: &File) -> io::Result<()> {
         self.end()?;
-        self.write_filled(file)
+        self.flush(file)
     }
 }
 
@@ -265,7 +265,7 @@ mod tests {
             output.append(piece).unwrap();
             rest = left;
             if turn % 5 == 0 {
-                output.write_filled().unwrap();
+                output.flush().unwrap();
             }
             turn += 1;
         }
@@ -286,13 +286,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_can_be_read() {
+    fn flushed_bytes_can_be_read() {
         let here = tempfile::tempdir().unwrap();
         let path = here.path().join("file");
         let mut output = Output::create_with(&path, 5000).unwrap();
         let content = content(20_000);
         content.chunks(999).for_each(|piece| output.append(piece).unwrap());
-        output.write_filled().unwrap();
+        output.flush().unwrap();
         assert!(std::fs::read(&path).unwrap() == content);
     }
 
@@ -315,7 +315,7 @@ mod tests {
         let here = tempfile::tempdir().unwrap();
         for length in [0, 1, BUFFER_BLOCKS * BLOCK, 9_999_999] {
             let mut output = Output::create(&here.path().join("file")).unwrap();
-            output.past_cache = PastCache::Begun(Direct::begin_with(refusing(), &output.file, 0).unwrap());
+            output.past_cache = PastCache::Active(Direct::begin_with(refusing(), &output.file, 0).unwrap());
             check_output(output, length);
         }
     }

@@ -134,7 +134,7 @@ impl Worker {
             };
             self.waiting.fetch_sub(job.as_ref().map_or(0, Job::words), Ordering::Relaxed);
             let result = match job {
-                None => self.written(|output| output.write_filled()),
+                None => self.written(|output| output.flush()),
                 Some(Job::Code(content)) => self.code(&content),
                 Some(Job::Facts(facts)) => self.facts(facts),
                 Some(Job::Path(path)) => self.paths(path, queue),
@@ -259,7 +259,7 @@ impl Worker {
             self.summary.totals.add(&total.counts);
             self.summary.word_bytes += raw.len() as u64;
             self.put(Kind::Path, encoded.codec, raw, encoded.payload.as_deref().unwrap_or(raw), Extra::Path(header))?;
-            // Data of unknown words cannot be told apart from the rest.
+            // Nothing says where the data of unknown words ends.
             if let Some(data) = data.as_mut().filter(|_| wrong.is_none()) {
                 wrong = data.wrong.take();
                 if wrong.is_none() {

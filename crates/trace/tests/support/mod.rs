@@ -1,6 +1,5 @@
-//! Random programs of real machine code, and an obviously right interpreter that executes them as
-//! the engine would: it gives the words for the ring and, apart from them, what was really
-//! executed.
+//! Random programs of real machine code, and a simple interpreter that executes them as the engine
+//! would. It produces the words for the ring and, independently of them, what a reader must return.
 #![allow(dead_code)]
 
 use std::collections::HashMap;
@@ -64,27 +63,26 @@ impl Block {
     }
 }
 
-struct Chain {
-    fragment: FragmentId,
+struct SampleFragment {
+    id: FragmentId,
     /// Block, and whether it goes on to the next one by a taken branch.
     blocks: Vec<(usize, bool)>,
     exits: Vec<FragmentExit>,
-    accesses: Vec<Planned>,
+    accesses: Vec<AccessSource>,
     /// Bytes of data up to the end of each block.
     lengths: Vec<usize>,
 }
 
-/// An access of an access descriptor: how many elements it has, and where their mask is, if they
-/// have one.
+/// An access descriptor, and the address of its instruction.
 #[derive(Debug)]
-struct Planned {
-    plan: code::AccessDescriptor,
+struct AccessSource {
+    descriptor: code::AccessDescriptor,
     pc: AppPc,
 }
 
 /// One access as it was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct AccessRecord {
     pub pc: AppPc,
     pub writes: bool,
     pub address: u64,
@@ -94,15 +92,15 @@ pub struct Seen {
 /// One image of the process: its blocks, one after the other, and the fragments made so far.
 pub struct Image {
     blocks: Vec<Block>,
-    chains: Vec<Chain>,
+    fragments: Vec<SampleFragment>,
     by_head: HashMap<usize, Vec<usize>>,
     /// Fragments that have been handed to the writer.
     announced: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expected {
-    Step { address: AppPc, instructions: u32, leave: Terminator, next: AppPc },
+pub enum ExpectedItem {
+    Step { address: AppPc, instructions: u32, terminator: Terminator, next: AppPc },
     Event(Event),
 }
 
@@ -147,11 +145,11 @@ impl Image {
                 ending: endings[place],
             }
         });
-        Self { blocks: blocks.collect(), chains: Vec::new(), by_head: HashMap::new(), announced: 0 }
+        Self { blocks: blocks.collect(), fragments: Vec::new(), by_head: HashMap::new(), announced: 0 }
     }
 
     /// A fragment that begins at block `head`: an old one or, now and then, a new one.
-    fn chain(&mut self, random: &mut Random, head: usize, next_path: &mut u32) -> usize {
+    fn fragment_at(&mut self, random: &mut Random, head: usize, next_path: &mut u32) -> usize {
         let known = self.by_head.entry(head).or_default();
         if !known.is_empty() && !random.one_in(20) {
             return known[if random.one_in(3) { random.below(known.len()) } else { known.len() - 1 }];
@@ -206,16 +204,16 @@ impl Image {
                 _ => break,
             }
         }
-        let fragment = FragmentId::new(PathId::new(*next_path));
+        let id = FragmentId::new(PathId::new(*next_path));
         *next_path += exits.len() as u32;
-        let (accesses, lengths) = self.plan(random, &blocks);
-        self.chains.push(Chain { fragment, blocks, exits, accesses, lengths });
-        self.by_head.entry(head).or_default().push(self.chains.len() - 1);
-        self.chains.len() - 1
+        let (accesses, lengths) = self.random_accesses(random, &blocks);
+        self.fragments.push(SampleFragment { id, blocks, exits, accesses, lengths });
+        self.by_head.entry(head).or_default().push(self.fragments.len() - 1);
+        self.fragments.len() - 1
     }
 
     /// Accesses for the instructions of these blocks, each with slots of its own.
-    fn plan(&self, random: &mut Random, blocks: &[(usize, bool)]) -> (Vec<Planned>, Vec<usize>) {
+    fn random_accesses(&self, random: &mut Random, blocks: &[(usize, bool)]) -> (Vec<AccessSource>, Vec<usize>) {
         let (mut accesses, mut lengths) = (Vec::new(), Vec::new());
         let mut end = 0;
         for (place, &(block, _)) in blocks.iter().enumerate() {
@@ -229,7 +227,7 @@ impl Image {
                     (end - bytes) as u16
                 };
                 let size = [1, 2, 4, 8, 10, 16, 32, 64][random.below(8)];
-                let mut plan = code::AccessDescriptor {
+                let mut descriptor = code::AccessDescriptor {
                     block: place as u16,
                     offset: (pc - block.address) as u16,
                     size,
@@ -241,22 +239,23 @@ impl Image {
                 };
                 match random.below(6) {
                     0 => {
-                        (plan.kind, plan.size, plan.count) = (code::MASKED, 4, 1 + random.below(16) as u8);
-                        (plan.mask_kind, plan.mask) = (code::MASK_BITS, slot(8));
+                        (descriptor.kind, descriptor.size, descriptor.count) =
+                            (code::MASKED, 4, 1 + random.below(16) as u8);
+                        (descriptor.mask_kind, descriptor.mask) = (code::MASK_BITS, slot(8));
                     }
                     1 => {
-                        plan.flags |= code::HAS_INDEX | random.below(4) as u8;
-                        plan.index = slot(8);
+                        descriptor.flags |= code::HAS_INDEX | random.below(4) as u8;
+                        descriptor.index = slot(8);
                     }
-                    2 => plan.flags |= code::HAS_FS,
+                    2 => descriptor.flags |= code::HAS_FS,
                     _ => {}
                 }
-                plan.value = slot(usize::from(plan.size) * usize::from(plan.count));
-                if plan.size == 8 && Some(&pc) == block.instructions.last() {
+                descriptor.value = slot(usize::from(descriptor.size) * usize::from(descriptor.count));
+                if descriptor.size == 8 && Some(&pc) == block.instructions.last() {
                     // What an indirect transfer loads is where it goes; here it is anything.
-                    plan.flags |= code::WRITES;
+                    descriptor.flags |= code::WRITES;
                 }
-                accesses.push(Planned { plan, pc });
+                accesses.push(AccessSource { descriptor, pc });
             }
             end = end.next_multiple_of(4);
             lengths.push(end);
@@ -272,20 +271,21 @@ impl Image {
 
     /// Hands fragments to the writer that it has not seen.
     pub fn announce(&mut self, image: u32, data: DataMode, writer: &mut Writer) {
-        for chain in &self.chains[self.announced..] {
+        for fragment in &self.fragments[self.announced..] {
             let block = |&(block, is_taken): &(usize, bool)| FragmentBlock::new(self.blocks[block].id, is_taken);
-            let blocks: Vec<FragmentBlock> = chain.blocks.iter().map(block).collect();
-            let fragment = Fragment { fragment: chain.fragment, blocks: &blocks, exits: &chain.exits };
-            writer.fragment(image, &fragment).unwrap();
+            let blocks: Vec<FragmentBlock> = fragment.blocks.iter().map(block).collect();
+            let definition = Fragment { fragment: fragment.id, blocks: &blocks, exits: &fragment.exits };
+            writer.fragment(image, &definition).unwrap();
             if data != DataMode::None {
-                let length = |exit: &FragmentExit| chain.lengths[usize::from(exit.block_count()) - 1] as u32;
-                let lengths: Vec<u32> = chain.exits.iter().map(length).collect();
-                let accesses: Vec<code::AccessDescriptor> = chain.accesses.iter().map(|planned| planned.plan).collect();
-                let plan = AccessDescriptors { fragment: chain.fragment, lengths: &lengths, accesses: &accesses };
-                writer.access_descriptors(&plan).unwrap();
+                let length = |exit: &FragmentExit| fragment.lengths[usize::from(exit.block_count()) - 1] as u32;
+                let lengths: Vec<u32> = fragment.exits.iter().map(length).collect();
+                let accesses: Vec<code::AccessDescriptor> =
+                    fragment.accesses.iter().map(|source| source.descriptor).collect();
+                let descriptors = AccessDescriptors { fragment: fragment.id, lengths: &lengths, accesses: &accesses };
+                writer.access_descriptors(&descriptors).unwrap();
             }
         }
-        self.announced = self.chains.len();
+        self.announced = self.fragments.len();
     }
 }
 
@@ -316,36 +316,36 @@ fn ending_length(ending: Ending) -> usize {
     }
 }
 
-impl Planned {
+impl AccessSource {
     /// Makes the access: puts what it needs into `data` and gives what was accessed.
-    fn make(&self, random: &mut Random, turn: u64, fs_base: u64, data: &mut [u8]) -> Vec<Seen> {
-        let plan = &self.plan;
+    fn make(&self, random: &mut Random, turn: u64, fs_base: u64, data: &mut [u8]) -> Vec<AccessRecord> {
+        let descriptor = &self.descriptor;
         let mut put = |at: u16, value: u64| data[usize::from(at)..][..8].copy_from_slice(&value.to_le_bytes());
         // Mostly as in loops over arrays.
-        let base = if random.one_in(4) { random.next() } else { 0x7000 + turn * u64::from(plan.size) };
-        put(plan.base, base);
-        let mut address = base.wrapping_add(plan.displacement as u64);
-        if plan.flags & code::HAS_INDEX != 0 {
+        let base = if random.one_in(4) { random.next() } else { 0x7000 + turn * u64::from(descriptor.size) };
+        put(descriptor.base, base);
+        let mut address = base.wrapping_add(descriptor.displacement as u64);
+        if descriptor.flags & code::HAS_INDEX != 0 {
             let index = random.below(100) as u64;
-            put(plan.index, index);
-            address = address.wrapping_add(index << (plan.flags & 3));
+            put(descriptor.index, index);
+            address = address.wrapping_add(index << (descriptor.flags & 3));
         }
-        if plan.flags & code::HAS_FS != 0 {
+        if descriptor.flags & code::HAS_FS != 0 {
             address = address.wrapping_add(fs_base);
         }
-        let mask = if plan.mask_kind == code::MASK_BITS { random.next() } else { u64::MAX };
-        if plan.mask_kind == code::MASK_BITS {
-            put(plan.mask, mask);
+        let mask = if descriptor.mask_kind == code::MASK_BITS { random.next() } else { u64::MAX };
+        if descriptor.mask_kind == code::MASK_BITS {
+            put(descriptor.mask, mask);
         }
-        let size = usize::from(plan.size);
+        let size = usize::from(descriptor.size);
         let mut seen = Vec::new();
-        for element in 0..usize::from(plan.count) {
+        for element in 0..usize::from(descriptor.count) {
             let value = if random.one_in(3) { random.next() } else { turn };
             let value: Vec<u8> = value.to_le_bytes().into_iter().cycle().take(size).collect();
-            data[usize::from(plan.value) + element * size..][..size].copy_from_slice(&value);
+            data[usize::from(descriptor.value) + element * size..][..size].copy_from_slice(&value);
             if mask >> element & 1 != 0 {
                 let address = address.wrapping_add((element * size) as u64);
-                seen.push(Seen { pc: self.pc, writes: plan.flags & code::WRITES != 0, address, value });
+                seen.push(AccessRecord { pc: self.pc, writes: descriptor.flags & code::WRITES != 0, address, value });
             }
         }
         seen
@@ -358,18 +358,18 @@ pub struct Thread {
     pub number: ThreadId,
     at: usize,
     pub words: Vec<u32>,
-    pub expected: Vec<Expected>,
+    pub expected: Vec<ExpectedItem>,
     pub data: Vec<u8>,
     /// Of every instruction executed, its accesses.
-    pub seen: Vec<Vec<Seen>>,
+    pub seen: Vec<Vec<AccessRecord>>,
     fs_base: u64,
     turn: u64,
-    /// How surely conditional branches go the same way every time; the higher, the surer.
+    /// A branch leaves its usual direction once in so many executions.
     habit: usize,
     tsc: Tsc,
     clock: Clock,
     /// Whether events record accesses.
-    tells: bool,
+    has_explicit_accesses: bool,
 }
 
 /// How the timestamps of threads go on.
@@ -404,7 +404,7 @@ impl Thread {
             habit: setting.habit,
             tsc: Tsc::new(1000 + u64::from(number.get()) * setting.clock.delay),
             clock: setting.clock,
-            tells: setting.tells,
+            has_explicit_accesses: setting.has_explicit_accesses,
         }
     }
 
@@ -418,7 +418,7 @@ impl Thread {
     }
 
     /// An access that belongs to what is executed next.
-    fn tell(&mut self, image: &Image, random: &mut Random) {
+    fn explicit_access(&mut self, image: &Image, random: &mut Random) {
         let (pc, address) = (image.blocks[self.at].address.get(), random.next() >> 20);
         self.words.push(word::event(word::ACCESS, 2 << 8));
         self.words.extend([pc, address].into_iter().flat_map(|value| [value as u32, (value >> 32) as u32]));
@@ -447,7 +447,7 @@ impl Thread {
         };
         self.words.push(word::event(kind, low));
         self.words.extend(payload);
-        self.expected.push(Expected::Event(event));
+        self.expected.push(ExpectedItem::Event(event));
     }
 
     pub fn start(&mut self, image: &Image, random: &mut Random) {
@@ -463,7 +463,7 @@ impl Thread {
     fn access(
         &mut self,
         random: &mut Random,
-        chain: &Chain,
+        fragment: &SampleFragment,
         block: (usize, &Block),
         count: usize,
         data: &mut [u8],
@@ -471,12 +471,12 @@ impl Thread {
         let (place, block) = block;
         let mut end = 0;
         for &pc in &block.instructions[..count] {
-            let own = chain.accesses.iter().filter(|own| usize::from(own.plan.block) == place && own.pc == pc);
+            let own = fragment.accesses.iter().filter(|own| usize::from(own.descriptor.block) == place && own.pc == pc);
             let mut seen = Vec::new();
-            for planned in own {
-                seen.extend(planned.make(random, self.turn, self.fs_base, data));
-                let plan = &planned.plan;
-                end = usize::from(plan.value) + usize::from(plan.size) * usize::from(plan.count);
+            for source in own {
+                seen.extend(source.make(random, self.turn, self.fs_base, data));
+                let descriptor = &source.descriptor;
+                end = usize::from(descriptor.value) + usize::from(descriptor.size) * usize::from(descriptor.count);
             }
             self.seen.push(seen);
         }
@@ -485,8 +485,8 @@ impl Thread {
 
     pub fn end(&mut self, random: &mut Random) {
         // The next step shows the target of an indirect transfer; here there is none.
-        let last = self.expected.iter_mut().rev().find(|item| !matches!(item, Expected::Event(Event::Time { .. })));
-        if let Some(Expected::Step { leave: Terminator::Indirect, next, .. }) = last {
+        let last = self.expected.iter_mut().rev().find(|item| !matches!(item, ExpectedItem::Event(Event::Time { .. })));
+        if let Some(ExpectedItem::Step { terminator: Terminator::Indirect, next, .. }) = last {
             *next = AppPc::NONE;
         }
         let tsc = self.time(random);
@@ -496,43 +496,43 @@ impl Thread {
 
     /// Executes one fragment.
     pub fn run(&mut self, image: &mut Image, random: &mut Random, next_path: &mut u32) {
-        if self.tells && random.one_in(10) {
-            self.tell(image, random);
+        if self.has_explicit_accesses && random.one_in(10) {
+            self.explicit_access(image, random);
         }
         if random.one_in(50) {
             let tsc = self.time(random);
             self.event(Event::Time { tsc }, 0, None);
         }
-        let chain = image.chain(random, self.at, next_path);
+        let fragment = image.fragment_at(random, self.at, next_path);
         let image = &*image;
-        let chain = &image.chains[chain];
-        let stop = random.one_in(40).then(|| random.below(chain.blocks.len()));
-        let mut data = vec![0; chain.lengths.last().copied().unwrap_or(0)];
+        let fragment = &image.fragments[fragment];
+        let stop = random.one_in(40).then(|| random.below(fragment.blocks.len()));
+        let mut data = vec![0; fragment.lengths.last().copied().unwrap_or(0)];
         self.turn += 1;
-        for (place, &(index, goes_on_taken)) in chain.blocks.iter().enumerate() {
+        for (place, &(index, goes_on_taken)) in fragment.blocks.iter().enumerate() {
             let block = &image.blocks[index];
             if stop == Some(place) || block.ending == Ending::Trap {
-                return self.interrupt(image, random, chain, place, data);
+                return self.interrupt(image, random, fragment, place, data);
             }
-            let inner = chain.blocks.get(place + 1).map(|&(next, _)| next);
-            let (way, leave, next) = self.outcome(image, random, index, inner);
+            let inner = fragment.blocks.get(place + 1).map(|&(next, _)| next);
+            let (terminator_code, terminator, next) = self.outcome(image, random, index, inner);
             let address = image.blocks[next].address;
             let instructions = block.instructions.len() as u32;
-            self.expected.push(Expected::Step { address: block.address, instructions, leave, next: address });
-            self.access(random, chain, (place, block), block.instructions.len(), &mut data);
+            self.expected.push(ExpectedItem::Step { address: block.address, instructions, terminator, next: address });
+            self.access(random, fragment, (place, block), block.instructions.len(), &mut data);
             self.at = next;
             let follows = inner == Some(next)
                 && match block.ending {
-                    Ending::Conditional(_) => goes_on_taken == (way == TERMINATOR_TAKEN),
+                    Ending::Conditional(_) => goes_on_taken == (terminator_code == TERMINATOR_TAKEN),
                     Ending::IndirectJump | Ending::IndirectCall | Ending::Syscall => false,
                     _ => true,
                 };
             if !follows {
-                let exit = FragmentExit::new(place as u16 + 1, way);
-                let number = chain.exits.iter().position(|&other| other == exit).expect("there is an exit");
-                self.words.push(chain.fragment.path(number as u32).get());
-                self.data.extend_from_slice(&data[..chain.lengths[place]]);
-                if way == TERMINATOR_SYSCALL {
+                let exit = FragmentExit::new(place as u16 + 1, terminator_code);
+                let number = fragment.exits.iter().position(|&other| other == exit).expect("there is an exit");
+                self.words.push(fragment.id.path(number as u32).get());
+                self.data.extend_from_slice(&data[..fragment.lengths[place]]);
+                if terminator_code == TERMINATOR_SYSCALL {
                     // Above rt_sigreturn, which comes back elsewhere.
                     let (number, tsc) = (16 + random.below(400) as u32, self.time(random));
                     self.event(Event::Syscall { number, tsc }, 0, None);
@@ -545,7 +545,7 @@ impl Thread {
         }
     }
 
-    /// How control leaves the block: way, leave, next block.
+    /// How the block ends: one of the `TERMINATOR_*`, the terminator, the next block.
     fn outcome(
         &self,
         image: &Image,
@@ -577,8 +577,15 @@ impl Thread {
 
     /// A signal comes in block `place` of the fragment; the handler runs on somewhere, or the
     /// thread resumes.
-    fn interrupt(&mut self, image: &Image, random: &mut Random, chain: &Chain, place: usize, mut data: Vec<u8>) {
-        let index = chain.blocks[place].0;
+    fn interrupt(
+        &mut self,
+        image: &Image,
+        random: &mut Random,
+        fragment: &SampleFragment,
+        place: usize,
+        mut data: Vec<u8>,
+    ) {
+        let index = fragment.blocks[place].0;
         let block = &image.blocks[index];
         let count = if block.ending == Ending::Trap {
             block.instructions.len()
@@ -588,15 +595,20 @@ impl Thread {
         let pc = block.instructions.get(count).copied().unwrap_or(block.end());
         if count > 0 {
             let (address, instructions) = (block.address, count as u32);
-            self.expected.push(Expected::Step { address, instructions, leave: Terminator::Interrupted, next: pc });
+            self.expected.push(ExpectedItem::Step {
+                address,
+                instructions,
+                terminator: Terminator::Interrupted,
+                next: pc,
+            });
         }
-        let before = if place == 0 { 0 } else { chain.lengths[place - 1] };
-        let end = self.access(random, chain, (place, block), count, &mut data).max(before).next_multiple_of(4);
+        let before = if place == 0 { 0 } else { fragment.lengths[place - 1] };
+        let end = self.access(random, fragment, (place, block), count, &mut data).max(before).next_multiple_of(4);
         self.data.extend_from_slice(&data[..end]);
         self.at = random.below(image.blocks.len());
         let tsc = self.time(random);
         let event = Event::Signal { signal: 11, pc, handler: image.blocks[self.at].address, tsc };
-        self.event(event, 11 | (end as u32 / 4) << 8, Some((chain.fragment, place as u32)));
+        self.event(event, 11 | (end as u32 / 4) << 8, Some((fragment.id, place as u32)));
         let handler = self.at;
         if random.one_in(2) {
             self.at = random.below(image.blocks.len());
@@ -611,7 +623,7 @@ impl Thread {
     pub fn instructions(&self, addresses: &HashMap<AppPc, Vec<AppPc>>) -> Vec<AppPc> {
         let mut all = Vec::new();
         for expected in &self.expected {
-            if let Expected::Step { address, instructions, .. } = expected {
+            if let ExpectedItem::Step { address, instructions, .. } = expected {
                 all.extend(&addresses[address][..*instructions as usize]);
             }
         }
@@ -631,12 +643,12 @@ pub struct Setting {
     pub data: DataMode,
     pub clock: Clock,
     /// Whether events record accesses; they are in no expectation.
-    pub tells: bool,
+    pub has_explicit_accesses: bool,
 }
 
 /// What a recording was made of.
 #[derive(Debug)]
-pub struct Recorded {
+pub struct SampleRecording {
     pub threads: Vec<Thread>,
     pub summary: Summary,
     /// Of every block of every image: by image and address, the addresses of its instructions.
@@ -644,7 +656,7 @@ pub struct Recorded {
 }
 
 /// Executes random programs and records them in `path`.
-pub fn record(path: &std::path::Path, setting: &Setting) -> Recorded {
+pub fn record(path: &std::path::Path, setting: &Setting) -> SampleRecording {
     let mut random = Random(setting.seed);
     let recording =
         Recording { command: vec!["random".into()], pid: 1, tsc_hz: 5, data: setting.data, ..Recording::default() };
@@ -683,12 +695,12 @@ pub fn record(path: &std::path::Path, setting: &Setting) -> Recorded {
     }
     writer.unmapped(0, 0x40_0000, 1, Tsc::new(999)).unwrap();
     let summary = writer.finish(Exit::Code(3)).unwrap();
-    Recorded { threads, summary, addresses }
+    SampleRecording { threads, summary, addresses }
 }
 
-type Sent = (usize, usize);
+type SentLengths = (usize, usize);
 
-fn send(writer: &mut Writer, to: (u32, DataMode), image: &mut Image, thread: &mut Thread, sent: &mut Sent) {
+fn send(writer: &mut Writer, to: (u32, DataMode), image: &mut Image, thread: &mut Thread, sent: &mut SentLengths) {
     let (number, mode) = to;
     image.announce(number, mode, writer);
     let (words, data) = (&thread.words[sent.0..], &thread.data[sent.1..]);
@@ -697,7 +709,7 @@ fn send(writer: &mut Writer, to: (u32, DataMode), image: &mut Image, thread: &mu
 }
 
 /// Compares two lists and shows where they first differ.
-pub fn assert_same(left: &[Expected], right: &[Expected]) {
+pub fn assert_same(left: &[ExpectedItem], right: &[ExpectedItem]) {
     let place = left.iter().zip(right).position(|(left, right)| left != right);
     if let Some(place) = place {
         panic!("item {place} is {:?}, not {:?}", left[place], right[place]);
