@@ -170,11 +170,9 @@ fn brute_force(graph: &Graph, nodes: &[u32], cut: &BTreeSet<u32>, entry: Option<
     let number = |node: &u32| nodes.binary_search(node).ok().filter(|_| !cut.contains(node));
     let reach = reachable(nodes.len(), |at| graph.successors(nodes[at]).iter().filter_map(number).collect());
     let (mut seen, mut trees) = (BTreeSet::new(), Vec::new());
-    for first in 0..nodes.len() {
-        let class: Vec<u32> = (0..nodes.len())
-            .filter(|&second| reach[first][second] && reach[second][first])
-            .map(|at| nodes[at])
-            .collect();
+    for (first, forward) in reach.iter().enumerate() {
+        let class: Vec<u32> =
+            (0..nodes.len()).filter(|&second| forward[second] && reach[second][first]).map(|at| nodes[at]).collect();
         if class.is_empty() || !seen.insert(class[0]) {
             continue;
         }
