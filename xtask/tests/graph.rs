@@ -38,7 +38,7 @@ experiment -> filter port report segment trace workloads
 trackway -> cache capture experiment filter isa memory mtrace port predict \
     recording replay report scope segment symbols trace workloads; tests: wire
 acceptance -> cache filter isa memory mtrace oracle port predict replay scope segment trace wire workloads
-fuzzing -> capture port recording trace wire; tests: filter
+fuzzing -> capture memory port recording trace wire; tests: filter
 xtask -> trace trackway workloads
 ";
 

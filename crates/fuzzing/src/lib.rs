@@ -8,11 +8,13 @@ mod accesses;
 pub mod driver;
 mod exercise;
 mod framed;
+mod memory_trace;
 mod port_bits;
 mod ring;
 
 pub use accesses::accesses;
 pub use framed::{Decoded, framed, unframed};
+pub use memory_trace::memory_trace;
 pub use port_bits::port_bits;
 pub use ring::rings;
 
@@ -28,12 +30,13 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 6] = [
     Target { name: "open", run: open },
     Target { name: "framed", run: |bytes| drop(framed(bytes)) },
     Target { name: "accesses", run: accesses },
     Target { name: "rings", run: rings },
     Target { name: "port_bits", run: port_bits },
+    Target { name: "memory_trace", run: memory_trace },
 ];
 
 /// Takes the next byte of an input; 0 behind its end.

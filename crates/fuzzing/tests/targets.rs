@@ -43,6 +43,11 @@ fn port_bits_takes_anything() {
     check("port_bits");
 }
 
+#[test]
+fn memory_trace_takes_anything() {
+    check("memory_trace");
+}
+
 /// Mutations reach every codec: each decodes contents that no input of the corpus has.
 #[test]
 fn mutations_are_decoded_by_every_codec() {
