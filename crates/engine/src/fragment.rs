@@ -194,12 +194,12 @@ impl Engine {
         }
     }
 
-    /// The instrumented fragments that have a block at `address`.
-    pub fn fragments_through(&self, address: AppPc) -> Vec<FragmentId> {
+    /// The fragments of a mode, or of all modes, that have a block at `address`.
+    pub fn fragments_through(&self, address: AppPc, mode: Option<TranslationMode>) -> Vec<FragmentId> {
         let is_through = |id: &FragmentId| {
             self.reference(*id).is_some_and(|at| {
-                let is_recorded = self.fragment(at).mode == TranslationMode::Instrumented;
-                is_recorded && self.blocks_of(at).iter().any(|block| block.address == address)
+                let is_wanted = mode.is_none_or(|mode| self.fragment(at).mode == mode);
+                is_wanted && self.blocks_of(at).iter().any(|block| block.address == address)
             })
         };
         self.pages.made_from(address).iter().copied().filter(is_through).collect()
