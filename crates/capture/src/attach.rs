@@ -8,6 +8,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use entity::ThreadId;
 use libc::user_regs_struct;
 use wire::{CHILD_FREE, Control, FLAG_ATTACHED, Init, Rseq, SLOT_COUNT};
 
@@ -413,7 +414,8 @@ fn map_engine(
 fn write_initial_values(stopped_threads: &mut [StoppedThread], process: i32, layout: &Layout) -> inject::Result<()> {
     let count = stopped_threads.len() as u32;
     for (index, thread) in (0..).zip(stopped_threads) {
-        let init = thread.init(layout, ThreadPlacement { thread: index, slot: index, process, base: None })?;
+        let placement = ThreadPlacement { thread: ThreadId::new(index), slot: index, process, base: None };
+        let init = thread.init(layout, placement)?;
         let init = Init { thread_count: count, ..init };
         let address = layout.init + u64::from(index) * size_of::<Init>() as u64;
         thread.remote.tracee.write(address, inject::as_bytes(&init)).context("writing to the target")?;

@@ -8,10 +8,13 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
-use wire::code::{BlockRecord, Definition, ModuleRecord, Records, UnmapRecord};
+use entity::{PathId, ThreadId, Tsc};
+use wire::code::{
+    AccessDescriptor, BlockRecord, Definition, FragmentBlock, FragmentExit, ModuleRecord, Records, UnmapRecord,
+};
 use wire::{SEGMENT_COUNT, SLOT_ABANDONED, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_LIVE, Slot, code, word};
 
-use crate::filter::Filter;
+use crate::filter::{Filter, timed};
 use crate::segment_time;
 use crate::select::{Selection, Selector};
 use crate::shared::{self, SEGMENT_WORDS, Shared};
@@ -53,7 +56,7 @@ pub struct Drain<'a, S: Sink> {
     /// The number of the process; 0 if it is not known.
     process: i32,
     /// For each slot, the thread that was delivered to the sink.
-    delivered_threads: Vec<Option<u32>>,
+    delivered_threads: Vec<Option<ThreadId>>,
     /// One more than the highest slot that was in use.
     high_water: usize,
     path: Vec<u32>,
@@ -139,7 +142,7 @@ impl<'a, S: Sink> Drain<'a, S> {
 
     /// Takes what a detached thread has written. It has written `bytes` to the segment that it did
     /// not complete.
-    pub fn take_detached(&mut self, index: u32, bytes: u32, tsc: u64) {
+    pub fn take_detached(&mut self, index: u32, bytes: u32, tsc: Tsc) {
         let index = index as usize;
         if index >= SLOT_COUNT || self.slot(index).state.load(Acquire) != SLOT_LIVE {
             return;
@@ -149,7 +152,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         let words = (bytes as usize / size_of::<u32>()).min(SEGMENT_WORDS);
         self.shared.take_segment(index, segment, words, &mut self.path);
         self.drop_uninstrumented(index);
-        self.path.extend([word::event(word::DETACH, 0), tsc as u32, (tsc >> 32) as u32]);
+        self.path.extend(timed(word::DETACH, tsc));
         self.drain_code();
         self.deliver_thread(index);
         self.deliver_segment(index, false);
@@ -264,7 +267,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         for _ in 0..waiting {
             let segment = tail as usize % SEGMENT_COUNT;
             let count = (slot.used[segment].load(Relaxed) as usize / size_of::<u32>()).min(SEGMENT_WORDS);
-            let thread = slot.thread.load(Relaxed);
+            let thread = ThreadId::new(slot.thread.load(Relaxed));
             if self.splitter.is_some() {
                 let content = self.shared.segment(index, segment, count);
                 self.deliver_with_data(thread, &content, false);
@@ -310,9 +313,8 @@ impl<'a, S: Sink> Drain<'a, S> {
     fn take_abandoned(&mut self, index: usize) {
         self.take_unfinished(index);
         if self.delivered_threads[index].is_some() {
-            let tsc = host::tsc();
             self.path.clear();
-            self.path.extend([word::event(word::END, 0), tsc as u32, (tsc >> 32) as u32]);
+            self.path.extend(timed(word::END, host::tsc()));
             self.deliver_segment(index, false);
         }
         self.shared.clear_slot(index);
@@ -329,7 +331,7 @@ impl<'a, S: Sink> Drain<'a, S> {
 
     /// Delivers the content of a segment, which is in `self.path`.
     fn deliver_segment(&mut self, index: usize, unfinished: bool) {
-        let thread = self.slot(index).thread.load(Relaxed);
+        let thread = ThreadId::new(self.slot(index).thread.load(Relaxed));
         if self.splitter.is_none() {
             return self.deliver_words(thread);
         }
@@ -339,7 +341,7 @@ impl<'a, S: Sink> Drain<'a, S> {
     }
 
     /// Separates words and data, and delivers both.
-    fn deliver_with_data(&mut self, thread: u32, segment: &(impl SegmentWords + ?Sized), unfinished: bool) {
+    fn deliver_with_data(&mut self, thread: ThreadId, segment: &(impl SegmentWords + ?Sized), unfinished: bool) {
         let mut from = 0;
         while let Some(splitter) = &mut self.splitter {
             let is_first = from == 0;
@@ -364,7 +366,7 @@ impl<'a, S: Sink> Drain<'a, S> {
     }
 
     /// Delivers what the splitter has separated.
-    fn deliver_piece(&mut self, thread: u32) {
+    fn deliver_piece(&mut self, thread: ThreadId) {
         let Some(splitter) = self.splitter.take() else { return };
         let (words, data) = splitter.content();
         self.counters.path_words += words.len() as u64;
@@ -372,7 +374,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         if self.filter.is_some() {
             self.path.clear();
             self.path.extend_from_slice(words);
-            self.deliver_selected(thread, data);
+            self.deliver_selected(thread, data, |path| splitter.data_words(path));
         } else if !words.is_empty() {
             let image = self.image;
             self.deliver(|sink| sink.path(image, thread, words, data));
@@ -382,21 +384,22 @@ impl<'a, S: Sink> Drain<'a, S> {
 
     /// Delivers `self.path`. The drain does not look at the words unless some are left out: that
     /// would take longer than everything else here, and a sink has to look at them anyway.
-    fn deliver_words(&mut self, thread: u32) {
+    fn deliver_words(&mut self, thread: ThreadId) {
         segment_time::move_opening_time(&mut self.path);
         self.counters.path_words += self.path.len() as u64;
         if self.filter.is_some() {
-            return self.deliver_selected(thread, &[]);
+            return self.deliver_selected(thread, &[], |_| 0);
         }
         let (path, image) = (std::mem::take(&mut self.path), self.image);
         self.deliver(|sink| sink.path(image, thread, &path, &[]));
         self.path = path;
     }
 
-    /// Delivers the selected ones of the words in `self.path`, and their data.
-    fn deliver_selected(&mut self, thread: u32, data: &[u8]) {
+    /// Delivers the selected ones of the words in `self.path`, and their data. `data_words` says
+    /// how many words of data are behind a path.
+    fn deliver_selected(&mut self, thread: ThreadId, data: &[u8], data_words: impl Fn(PathId) -> usize) {
         let Some(filter) = self.filter.as_mut().filter(|filter| !filter.is_full()) else { return };
-        let data = filter.words(thread, &mut self.path, data);
+        let data = filter.words(thread, &mut self.path, data, data_words);
         let is_full = filter.is_full();
         let (path, image) = (std::mem::take(&mut self.path), self.image);
         if !path.is_empty() {
@@ -419,7 +422,7 @@ impl<'a, S: Sink> Drain<'a, S> {
 
     fn deliver_thread(&mut self, index: usize) {
         let slot = self.slot(index);
-        let thread = slot.thread.load(Relaxed);
+        let thread = ThreadId::new(slot.thread.load(Relaxed));
         if self.delivered_threads[index] == Some(thread) {
             return;
         }
@@ -427,12 +430,12 @@ impl<'a, S: Sink> Drain<'a, S> {
         if self.is_full() {
             return;
         }
-        if thread == 0 && self.image > 0 {
+        if thread == ThreadId::FIRST && self.image > 0 {
             // The first thread goes on in every image.
             return;
         }
         let parent = slot.parent.load(Relaxed);
-        let parent = (parent != u32::MAX).then_some(parent);
+        let parent = (parent != u32::MAX).then_some(ThreadId::new(parent));
         let info = ThreadInfo { thread, os_tid: slot.os_tid.load(Relaxed), parent, image: self.image };
         self.deliver(|sink| sink.thread(&info));
     }
@@ -545,23 +548,24 @@ impl<'a, S: Sink> Drain<'a, S> {
                 self.deliver(|sink| sink.unmapped(image, address, length, tsc));
             }
             Definition::Fragment(record) => {
-                let (blocks, exits): (Vec<u32>, Vec<u32>) = (record.blocks.collect(), record.exits.collect());
-                let fragment = Fragment { first_path: record.first_path, blocks: &blocks, exits: &exits };
+                let blocks: Vec<FragmentBlock> = record.blocks.collect();
+                let exits: Vec<FragmentExit> = record.exits.collect();
+                let fragment = Fragment { fragment: record.fragment, blocks: &blocks, exits: &exits };
                 if let Some(splitter) = &mut self.splitter {
                     // Access descriptors may give other lengths later.
-                    splitter.set_lengths(record.first_path, fragment.exits.iter().map(|_| 0))?;
+                    splitter.set_lengths(record.fragment, exits.iter().map(|_| 0))?;
                 }
-                self.deliver_fragment(&fragment, record.flags & code::UNINSTRUMENTED != 0);
+                self.deliver_fragment(&fragment, record.is_uninstrumented);
             }
             Definition::AccessDescriptors(record) => {
                 let lengths: Vec<u32> = record.lengths.collect();
-                let accesses: Vec<code::AccessDescriptor> = record.accesses.collect();
+                let accesses: Vec<AccessDescriptor> = record.accesses.collect();
                 if let Some(splitter) = &mut self.splitter {
-                    splitter.set_lengths(record.first_path, lengths.iter().copied())?;
+                    splitter.set_lengths(record.fragment, lengths.iter().copied())?;
                 }
                 let descriptors =
-                    AccessDescriptors { first_path: record.first_path, lengths: &lengths, accesses: &accesses };
-                if self.filter.as_mut().is_none_or(|filter| filter.access_descriptors(&descriptors)) {
+                    AccessDescriptors { fragment: record.fragment, lengths: &lengths, accesses: &accesses };
+                if self.filter.as_ref().is_none_or(|filter| filter.records(&descriptors)) {
                     self.deliver(|sink| sink.access_descriptors(image, &descriptors));
                 }
             }

@@ -11,8 +11,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use entity::{AppPc, BlockId, FragmentId, PathId, ThreadId, Tsc};
 use trace::{AccessDescriptors, Fragment};
-use wire::word::{self, EVENT};
+use wire::word;
 
 /// The engine numbers paths one after the other. A number that is further than this beyond all
 /// others is nonsense.
@@ -21,14 +22,14 @@ const PATH_GAP_MAX: usize = 1 << 20;
 pub struct Filter {
     /// By path number.
     paths: Vec<Path>,
-    blocks: HashMap<u32, Block>,
-    /// If instructions are counted: the blocks of recorded fragments, by their first path.
-    fragments: HashMap<u32, Box<[u32]>>,
-    threads: BTreeMap<u32, Thread>,
+    blocks: HashMap<BlockId, Block>,
+    /// If instructions are counted: the blocks of recorded fragments.
+    fragments: HashMap<FragmentId, Box<[BlockId]>>,
+    threads: BTreeMap<ThreadId, Thread>,
     /// Instructions that may still be recorded; `None` if there is no limit.
     remaining: Option<u64>,
     /// The last timestamp seen in any thread.
-    tsc: u64,
+    tsc: Tsc,
     out: Vec<u32>,
     is_empty: bool,
     /// If instructions are counted: words of data behind the words seen in this segment.
@@ -37,17 +38,15 @@ pub struct Filter {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Path {
-    head: u64,
-    first_path: u32,
+    head: AppPc,
+    fragment: FragmentId,
     instructions: u32,
-    /// Words of data behind the path's word.
-    data_words: u16,
     uninstrumented: bool,
 }
 
 #[derive(Debug)]
 pub struct Block {
-    pub address: u64,
+    pub address: AppPc,
     pub code: Box<[u8]>,
     is_delivered: bool,
     instructions: u32,
@@ -57,7 +56,7 @@ pub struct Block {
 struct Thread {
     in_gap: bool,
     /// The last timestamp in the gap.
-    time: Option<u64>,
+    time: Option<Tsc>,
     has_ended: bool,
 }
 
@@ -70,7 +69,7 @@ impl Filter {
             fragments: HashMap::new(),
             threads: BTreeMap::new(),
             remaining: length,
-            tsc: 0,
+            tsc: Tsc::NONE,
             out: Vec::new(),
             is_empty: true,
             data_words: 0,
@@ -87,36 +86,37 @@ impl Filter {
         self.is_empty
     }
 
-    pub fn block(&mut self, block: u32, address: u64, code: &[u8]) {
+    pub fn block(&mut self, block: BlockId, address: AppPc, code: &[u8]) {
         let instructions = if self.remaining.is_some() { instructions(address, code).count() as u32 } else { 0 };
         self.blocks.insert(block, Block { address, code: code.into(), is_delivered: false, instructions });
     }
 
     /// Adds a fragment. If it is to be recorded, returns the blocks that have to be delivered
     /// before it.
-    pub fn fragment(&mut self, fragment: &Fragment, uninstrumented: bool) -> Option<Vec<(u32, &Block)>> {
-        let numbers = fragment.blocks.iter().map(|block| block & !wire::code::TAKEN);
-        let known: Vec<(u64, u32)> = numbers
+    pub fn fragment(&mut self, fragment: &Fragment, uninstrumented: bool) -> Option<Vec<(BlockId, &Block)>> {
+        let numbers = fragment.blocks.iter().map(|block| block.block());
+        let known: Vec<(AppPc, u32)> = numbers
             .clone()
-            .map(|block| self.blocks.get(&block).map_or((0, 0), |block| (block.address, block.instructions)))
+            .map(|block| self.blocks.get(&block).map_or((AppPc::NONE, 0), |block| (block.address, block.instructions)))
             .collect();
-        let (first, end) = (fragment.first_path as usize, fragment.first_path as usize + fragment.exits.len());
+        let first = fragment.fragment.first_path().get() as usize;
+        let end = first + fragment.exits.len();
         if first <= self.paths.len() + PATH_GAP_MAX {
             self.paths.resize(self.paths.len().max(end), Path::default());
             for (path, exit) in self.paths[first..end].iter_mut().zip(fragment.exits) {
-                let executed = &known[..known.len().min((exit & 0xffff) as usize)];
+                let executed = &known[..known.len().min(exit.block_count().into())];
                 let instructions = executed.iter().map(|(_, instructions)| instructions).sum();
-                let head = known.first().map_or(0, |&(address, _)| address);
-                *path = Path { head, first_path: fragment.first_path, instructions, data_words: 0, uninstrumented };
+                let head = known.first().map_or(AppPc::NONE, |&(address, _)| address);
+                *path = Path { head, fragment: fragment.fragment, instructions, uninstrumented };
             }
         }
         if uninstrumented {
             return None;
         }
         if self.remaining.is_some() {
-            self.fragments.insert(fragment.first_path, numbers.clone().collect());
+            self.fragments.insert(fragment.fragment, numbers.clone().collect());
         }
-        let mut undelivered: Vec<u32> =
+        let mut undelivered: Vec<BlockId> =
             numbers.filter(|block| self.blocks.get(block).is_some_and(|block| !block.is_delivered)).collect();
         undelivered.sort_unstable();
         undelivered.dedup();
@@ -128,17 +128,10 @@ impl Filter {
         Some(undelivered.into_iter().filter_map(|block| Some((block, self.blocks.get(&block)?))).collect())
     }
 
-    /// Adds the lengths of the data behind the paths of a fragment. Returns whether the fragment is
-    /// recorded.
-    pub fn access_descriptors(&mut self, descriptors: &AccessDescriptors) -> bool {
-        let is_full = self.is_full();
-        let first = descriptors.first_path as usize;
-        let end = (first + descriptors.lengths.len()).min(self.paths.len());
-        let paths = self.paths.get_mut(first..end).unwrap_or_default();
-        for (path, bytes) in paths.iter_mut().zip(descriptors.lengths) {
-            path.data_words = u16::try_from(bytes / 4).unwrap_or(0);
-        }
-        !is_full && paths.first().is_some_and(|path| !path.uninstrumented)
+    /// Returns whether the fragment of these access descriptors is recorded.
+    pub fn records(&self, descriptors: &AccessDescriptors) -> bool {
+        let first = descriptors.fragment.first_path().get() as usize;
+        !self.is_full() && self.paths.get(first).is_some_and(|path| !path.uninstrumented)
     }
 
     /// Begins another image of the process: all threads have ended.
@@ -146,9 +139,16 @@ impl Filter {
         self.threads.values_mut().for_each(|thread| *thread = Thread { has_ended: true, ..Thread::default() });
     }
 
-    /// Leaves out of the words of a thread what is not to be recorded. Returns the remaining data:
-    /// all of it, because uninstrumented code has none, unless enough has been recorded.
-    pub fn words<'d>(&mut self, thread: u32, words: &mut Vec<u32>, data: &'d [u8]) -> &'d [u8] {
+    /// Leaves out of the words of a thread what is not to be recorded. `data_words` says how many
+    /// words of data are behind a path. Returns the remaining data: all of it, because
+    /// uninstrumented code has none, unless enough has been recorded.
+    pub fn words<'d>(
+        &mut self,
+        thread: ThreadId,
+        words: &mut Vec<u32>,
+        data: &'d [u8],
+        data_words: impl Fn(PathId) -> usize,
+    ) -> &'d [u8] {
         self.out.clear();
         self.data_words = 0;
         let mut state = self.threads.remove(&thread).unwrap_or_default();
@@ -163,10 +163,9 @@ impl Filter {
                 break;
             };
             rest = after;
-            if first & EVENT == 0 {
-                self.path(&mut state, first);
-            } else {
-                self.event(&mut state, item);
+            match word::path(first) {
+                Some(path) => self.path(&mut state, path, data_words(path)),
+                None => self.event(&mut state, item),
             }
         }
         self.threads.insert(thread, state);
@@ -176,34 +175,32 @@ impl Filter {
 
     /// When enough has been recorded: returns the threads that go on unrecorded, each with the
     /// words that say so.
-    pub fn detached_threads(&mut self) -> Vec<(u32, Vec<u32>)> {
+    pub fn detached_threads(&mut self) -> Vec<(ThreadId, Vec<u32>)> {
         let leave = timed(word::DETACH, self.tsc);
         let threads = self.threads.iter_mut().filter(|(_, state)| !state.has_ended);
         threads
             .map(|(&thread, state)| {
                 state.has_ended = true;
-                (thread, leave.clone())
+                (thread, leave.to_vec())
             })
             .collect()
     }
 
-    fn path(&mut self, state: &mut Thread, number: u32) {
-        let path = self.paths.get(number as usize).copied().unwrap_or_default();
+    fn path(&mut self, state: &mut Thread, number: PathId, data_words: usize) {
+        let path = self.paths.get(number.get() as usize).copied().unwrap_or_default();
         if path.uninstrumented {
             return self.open_gap(state, path.head);
         }
         self.close_gap(state);
         self.is_empty = false;
-        self.data_words += usize::from(path.data_words);
+        self.data_words += data_words;
         match self.remaining {
-            Some(left) if left < u64::from(path.instructions) => {
-                self.cut(path.first_path, left, path.data_words.into())
-            }
+            Some(left) if left < u64::from(path.instructions) => self.cut(path.fragment, left, data_words),
             Some(left) => {
-                self.out.push(number);
+                self.out.push(number.get());
                 self.remaining = Some(left - u64::from(path.instructions));
             }
-            None => self.out.push(number),
+            None => self.out.push(number.get()),
         }
     }
 
@@ -225,7 +222,7 @@ impl Filter {
                 self.out.extend_from_slice(item);
             }
             word::CHILD | word::FS_BASE => self.out.extend_from_slice(item),
-            word::GAP => self.open_gap(state, wide(item, 1)),
+            word::GAP => self.open_gap(state, AppPc::new(wide(item, 1))),
             word::SIGNAL => self.signal(state, item),
             // Belongs to the next path, which is recorded: uninstrumented paths have none.
             word::STRING | word::ACCESS => {
@@ -241,13 +238,13 @@ impl Filter {
         let fragment = self.paths.get(item[1] as usize).copied().filter(|_| item[1] != 0);
         match fragment {
             Some(Path { uninstrumented: true, head, .. }) => self.open_gap(state, head),
-            Some(Path { uninstrumented: false, first_path, .. }) => {
+            Some(Path { uninstrumented: false, fragment, .. }) => {
                 self.close_gap(state);
-                let (blocks, pc) = (item[2] as usize, wide(item, 3));
+                let (blocks, pc) = (item[2] as usize, AppPc::new(wide(item, 3)));
                 let executed =
-                    if self.remaining.is_some() { self.instructions_before(first_path, blocks, pc) } else { 0 };
+                    if self.remaining.is_some() { self.instructions_before(fragment, blocks, pc) } else { 0 };
                 match self.remaining {
-                    Some(left) if left < executed => return self.cut(first_path, left, word::data_words(item[0])),
+                    Some(left) if left < executed => return self.cut(fragment, left, word::data_words(item[0])),
                     Some(left) => self.remaining = Some(left - executed),
                     None => {}
                 }
@@ -258,10 +255,11 @@ impl Filter {
         }
     }
 
-    fn open_gap(&mut self, state: &mut Thread, pc: u64) {
+    fn open_gap(&mut self, state: &mut Thread, pc: AppPc) {
         if !state.in_gap {
             state.in_gap = true;
-            self.out.extend([word::event(word::GAP, 0), pc as u32, (pc >> 32) as u32]);
+            let [low, high] = halves(pc.get());
+            self.out.extend([word::event(word::GAP, 0), low, high]);
         }
     }
 
@@ -275,8 +273,8 @@ impl Filter {
 
     /// Counts the instructions of a fragment's first `blocks` blocks, and of the next one up to
     /// `pc`.
-    fn instructions_before(&self, first_path: u32, blocks: usize, pc: u64) -> u64 {
-        let Some(numbers) = self.fragments.get(&first_path) else { return 0 };
+    fn instructions_before(&self, fragment: FragmentId, blocks: usize, pc: AppPc) -> u64 {
+        let Some(numbers) = self.fragments.get(&fragment) else { return 0 };
         let mut parts = numbers.iter().filter_map(|number| self.blocks.get(number));
         let whole: u64 = parts.by_ref().take(blocks).map(|block| u64::from(block.instructions)).sum();
         let part =
@@ -287,8 +285,8 @@ impl Filter {
     /// Records only the first `left` instructions of a fragment, as if the engine had interrupted
     /// the thread there. Keeps all data of the fragment, of which these instructions use the
     /// beginning.
-    fn cut(&mut self, first_path: u32, left: u64, data_words: usize) {
-        let numbers = self.fragments.get(&first_path).map_or(&[][..], |numbers| numbers);
+    fn cut(&mut self, fragment: FragmentId, left: u64, data_words: usize) {
+        let numbers = self.fragments.get(&fragment).map_or(&[][..], |numbers| numbers);
         let (mut left, mut place) = (left, None);
         for (index, block) in numbers.iter().filter_map(|number| self.blocks.get(number)).enumerate() {
             if left < u64::from(block.instructions) {
@@ -299,30 +297,27 @@ impl Filter {
         }
         self.remaining = Some(0);
         if let Some((blocks, pc)) = place {
-            let (low, high) = (pc as u32, (pc >> 32) as u32);
-            let tsc = [self.tsc as u32, (self.tsc >> 32) as u32];
-            self.out.extend([
-                word::event(word::SIGNAL, (data_words as u32) << 8),
-                first_path,
-                blocks,
-                low,
-                high,
-                low,
-                high,
-            ]);
-            self.out.extend(tsc);
+            let first = word::event(word::SIGNAL, (data_words as u32) << 8);
+            self.out.extend([first, fragment.first_path().get(), blocks]);
+            self.out.extend([pc.get(), pc.get(), self.tsc.get()].into_iter().flat_map(halves));
         }
     }
 }
 
 /// Returns the addresses of the instructions in `code`.
-fn instructions(address: u64, code: &[u8]) -> impl Iterator<Item = u64> {
-    isa::decoder(address, code).into_iter().map(|instruction| instruction.ip())
+fn instructions(address: AppPc, code: &[u8]) -> impl Iterator<Item = AppPc> {
+    isa::decoder(address, code).into_iter().map(|instruction| AppPc::new(instruction.ip()))
 }
 
 /// Returns the words of an event that has only a timestamp.
-fn timed(kind: u8, tsc: u64) -> Vec<u32> {
-    vec![word::event(kind, 0), tsc as u32, (tsc >> 32) as u32]
+pub fn timed(kind: u8, tsc: Tsc) -> [u32; 3] {
+    let [low, high] = halves(tsc.get());
+    [word::event(kind, 0), low, high]
+}
+
+/// Returns the two words of a 64-bit value.
+fn halves(value: u64) -> [u32; 2] {
+    [value as u32, (value >> 32) as u32]
 }
 
 fn wide(item: &[u32], at: usize) -> u64 {
@@ -330,10 +325,10 @@ fn wide(item: &[u32], at: usize) -> u64 {
 }
 
 /// Returns the timestamp of an event, which is in its last two words.
-fn time(item: &[u32]) -> Option<u64> {
+fn time(item: &[u32]) -> Option<Tsc> {
     match word::kind(item[0]) {
         word::START | word::TIME | word::SYSCALL | word::SIGNAL | word::RESUME | word::END | word::DETACH => {
-            Some(wide(item, item.len() - 2))
+            Some(Tsc::new(wide(item, item.len() - 2)))
         }
         _ => None,
     }

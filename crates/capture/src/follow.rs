@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use entity::Tsc;
 use rustix::process::{Pid, PidfdFlags};
 use trace::{Exit, ProcessInfo, Recording};
 use wire::{CHILD_GOES, CHILD_MADE, CHILD_SHARES, CHILD_TAKEN, CHILD_WAITS, Control};
@@ -55,7 +56,7 @@ pub struct SpawnedProcess {
     pub process: i32,
     is_found: bool,
     parent: i32,
-    tsc: u64,
+    tsc: Tsc,
     shares_memory: bool,
     index: usize,
     is_answered: AtomicBool,
@@ -78,7 +79,7 @@ impl SpawnedProcess {
             process: process.unwrap_or(number.cast_signed()),
             is_found: process.is_some(),
             parent,
-            tsc: child.tsc.load(Ordering::SeqCst),
+            tsc: Tsc::new(child.tsc.load(Ordering::SeqCst)),
             shares_memory: state == CHILD_SHARES,
             index,
             is_answered: AtomicBool::new(false),
@@ -170,7 +171,7 @@ impl<F: SinkFactory> ProcessTree<F> {
         tree
     }
 
-    fn add_process(&self, process: i32, parent: Option<i32>, tsc: u64, command: Vec<String>) {
+    fn add_process(&self, process: i32, parent: Option<i32>, tsc: Tsc, command: Vec<String>) {
         let parent = parent.map(i32::cast_unsigned);
         lock(&self.processes).push(ProcessInfo { pid: process.cast_unsigned(), parent, tsc, command });
     }

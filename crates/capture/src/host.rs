@@ -3,6 +3,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use entity::Tsc;
 use rustix::time::ClockId;
 use trace::Recording;
 
@@ -13,9 +14,9 @@ use crate::ptrace::Exit;
 const CALIBRATION: Duration = Duration::from_millis(2);
 
 /// Reads the timestamp counter.
-pub fn tsc() -> u64 {
+pub fn tsc() -> Tsc {
     // SAFETY: every x86-64 processor has the instruction.
-    unsafe { core::arch::x86_64::_rdtsc() }
+    Tsc::new(unsafe { core::arch::x86_64::_rdtsc() })
 }
 
 /// Returns the processor time that this process has used.
@@ -54,7 +55,7 @@ pub fn exit_of(process: BorrowedFd) -> Option<Exit> {
 /// A measurement of the timestamp counter's frequency. The earlier it is started, the less
 /// [`Self::frequency`] has to wait.
 pub struct Calibration {
-    tsc: u64,
+    tsc: Tsc,
     time: Instant,
 }
 
@@ -68,7 +69,7 @@ impl Calibration {
         if let Some(rest) = CALIBRATION.checked_sub(self.time.elapsed()) {
             std::thread::sleep(rest);
         }
-        let (elapsed, ticks) = (self.time.elapsed(), tsc().wrapping_sub(self.tsc));
+        let (elapsed, ticks) = (self.time.elapsed(), tsc() - self.tsc);
         (u128::from(ticks) * 1_000_000_000 / elapsed.as_nanos().max(1)) as u64
     }
 }

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
+use entity::ThreadId;
 use libc::user_regs_struct;
 use wire::{CodeMapping, Init, Registers, Rseq};
 
@@ -78,7 +79,7 @@ impl<T> Context<T> for io::Result<T> {
 /// The part of a thread's initial values that the injector does not find out itself.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadPlacement {
-    pub thread: u32,
+    pub thread: ThreadId,
     pub slot: u32,
     pub process: i32,
     /// The only address where the engine may be, because seccomp filters know it there.
@@ -371,7 +372,7 @@ pub fn initial_values(
         os_tid: task::own_number(tracee.tid),
         pid: task::own_number(placement.process),
         min_signal_stack: entry(maps::AT_MINSIGSTKSZ),
-        thread: placement.thread,
+        thread: placement.thread.get(),
         slot: placement.slot,
         thread_count: 1,
         interrupted: 0,

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
+use entity::{AppPc, BlockId, FragmentId, PathId, ThreadId, Tsc};
+use wire::code::{AccessDescriptor, FragmentBlock, FragmentExit};
 use wire::word;
 
 use crate::sink::{AccessDescriptors, Fragment, Module, Sink, ThreadInfo};
@@ -10,15 +12,15 @@ use crate::sink::{AccessDescriptors, Fragment, Module, Sink, ThreadInfo};
 #[derive(Debug, Default)]
 pub struct MemorySink {
     /// Image, number, address, code.
-    pub blocks: Vec<(u32, u32, u64, Vec<u8>)>,
-    /// Image, first path, blocks, exits.
-    pub fragments: Vec<(u32, u32, Vec<u32>, Vec<u32>)>,
-    /// Image, first path, lengths, accesses.
-    pub access_descriptors: Vec<(u32, u32, Vec<u32>, Vec<wire::code::AccessDescriptor>)>,
+    pub blocks: Vec<(u32, BlockId, AppPc, Vec<u8>)>,
+    /// Image, number, blocks, exits.
+    pub fragments: Vec<(u32, FragmentId, Vec<FragmentBlock>, Vec<FragmentExit>)>,
+    /// Image, number of the fragment, lengths, accesses.
+    pub access_descriptors: Vec<(u32, FragmentId, Vec<u32>, Vec<AccessDescriptor>)>,
     pub modules: Vec<(u32, Module)>,
-    pub unmapped: Vec<(u32, u64, u64, u64)>,
+    pub unmapped: Vec<(u32, u64, u64, Tsc)>,
     pub threads: Vec<ThreadInfo>,
-    /// By image and thread.
+    /// By image and the number of a thread.
     pub paths: BTreeMap<(u32, u32), Vec<u32>>,
     /// The data behind them.
     pub data: BTreeMap<(u32, u32), Vec<u8>>,
@@ -27,7 +29,7 @@ pub struct MemorySink {
     /// Sleeps this long at every delivery.
     pub delay: Duration,
     pub path_count: usize,
-    pub known: HashSet<u32>,
+    pub known: HashSet<PathId>,
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -37,21 +39,21 @@ pub struct Full;
 impl Sink for MemorySink {
     type Error = Full;
 
-    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), Full> {
+    fn block(&mut self, image: u32, block: BlockId, address: AppPc, code: &[u8]) -> Result<(), Full> {
         self.blocks.push((image, block, address, code.to_vec()));
         Ok(())
     }
 
     fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), Full> {
-        let &Fragment { first_path, blocks, exits } = fragment;
-        self.known.extend((first_path..).take(exits.len()));
-        self.fragments.push((image, first_path, blocks.to_vec(), exits.to_vec()));
+        let &Fragment { fragment, blocks, exits } = fragment;
+        self.known.extend(fragment.paths().take(exits.len()));
+        self.fragments.push((image, fragment, blocks.to_vec(), exits.to_vec()));
         Ok(())
     }
 
     fn access_descriptors(&mut self, image: u32, descriptors: &AccessDescriptors) -> Result<(), Full> {
-        let &AccessDescriptors { first_path, lengths, accesses } = descriptors;
-        self.access_descriptors.push((image, first_path, lengths.to_vec(), accesses.to_vec()));
+        let &AccessDescriptors { fragment, lengths, accesses } = descriptors;
+        self.access_descriptors.push((image, fragment, lengths.to_vec(), accesses.to_vec()));
         Ok(())
     }
 
@@ -60,7 +62,7 @@ impl Sink for MemorySink {
         Ok(())
     }
 
-    fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), Full> {
+    fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: Tsc) -> Result<(), Full> {
         self.unmapped.push((image, address, length, tsc));
         Ok(())
     }
@@ -70,7 +72,7 @@ impl Sink for MemorySink {
         Ok(())
     }
 
-    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), Full> {
+    fn path(&mut self, image: u32, thread: ThreadId, words: &[u32], data: &[u8]) -> Result<(), Full> {
         assert!(self.threads.iter().any(|info| info.thread == thread), "thread {thread} was announced");
         self.check(words);
         std::thread::sleep(self.delay);
@@ -78,8 +80,8 @@ impl Sink for MemorySink {
         if self.fails_at_path.is_some_and(|at| self.path_count > at) {
             return Err(Full);
         }
-        self.paths.entry((image, thread)).or_default().extend(words);
-        self.data.entry((image, thread)).or_default().extend(data);
+        self.paths.entry((image, thread.get())).or_default().extend(words);
+        self.data.entry((image, thread.get())).or_default().extend(data);
         Ok(())
     }
 }
@@ -89,7 +91,7 @@ impl MemorySink {
     fn check(&self, mut words: &[u32]) {
         while let Some(&first) = words.first() {
             let Some(length) = word::length(first) else { return };
-            assert!(length > 1 || self.known.contains(&first), "path {first} was announced");
+            assert!(word::path(first).is_none_or(|path| self.known.contains(&path)), "path {first} was announced");
             words = &words[length..];
         }
     }

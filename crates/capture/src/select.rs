@@ -286,7 +286,8 @@ mod tests {
         let here = own_module as *const () as u64;
         let mapping = mappings.into_iter().find(|mapping| mapping.range.contains(&here)).unwrap();
         let length = mapping.range.end - mapping.range.start;
-        Module { address: mapping.range.start, length, file_offset: mapping.file_offset, path: mapping.path, tsc: 0 }
+        let (address, file_offset) = (mapping.range.start, mapping.file_offset);
+        Module { address, length, file_offset, path: mapping.path, ..Module::default() }
     }
 
     fn selector(selection: &Selection, shared: &Shared) -> Selector {
@@ -322,7 +323,7 @@ mod tests {
         let mut selector = selector(&Selection { no_shared_libs: true, ..Selection::default() }, &shared);
         selector.mapped(&own_module(), &shared);
         assert!(shared.selection().0.is_empty(), "the executable is no library");
-        let library = Module { address: 0x1000, length: 0x2000, file_offset: 0, path: "/lib/x.so".into(), tsc: 0 };
+        let library = Module { address: 0x1000, length: 0x2000, path: "/lib/x.so".into(), ..Module::default() };
         selector.mapped(&library, &shared);
         assert_eq!(shared.selection(), (vec![Range { start: 0x1000, end: 0x3000 }], Vec::new()));
         selector.next_image(&shared);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use entity::{ThreadId, Tsc};
 use rustix::event::{PollFd, PollFlags};
 use wire::{
     Control, DETACH_NONE, DETACH_TOGETHER, EXEC_FAILED, EXEC_IDLE, EXEC_READY, EXEC_REFUSED, EXEC_WANTED, SLOT_FREE,
@@ -41,9 +42,8 @@ const SLEEP: Duration = Duration::from_millis(50);
 /// The longest sleep while a thread is attached: its stops do not ring the doorbell.
 const SLEEP_ATTACHED: Duration = Duration::from_millis(1);
 
-/// The slot and number of the first thread of an image.
+/// The slot of the first thread of an image.
 const FIRST_SLOT: u32 = 0;
-const FIRST_THREAD: u32 = 0;
 
 /// Time between two attempts to detach from a target.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
@@ -599,15 +599,15 @@ impl<S: Sink> Session<'_, S> {
     fn start_image(&mut self, tracee: Tracee) -> Result<(), InjectError> {
         let control = self.shared.control();
         let slot = &control.slots[FIRST_SLOT as usize];
-        slot.thread.store(FIRST_THREAD, Ordering::Relaxed);
+        slot.thread.store(ThreadId::FIRST.get(), Ordering::Relaxed);
         slot.os_tid.store(task::own_number(self.process), Ordering::Relaxed);
         slot.parent.store(u32::MAX, Ordering::Relaxed);
         slot.state.store(SLOT_LIVE, Ordering::SeqCst);
-        control.next_thread.fetch_max(FIRST_THREAD + 1, Ordering::SeqCst);
+        control.next_thread.fetch_max(ThreadId::FIRST.get() + 1, Ordering::SeqCst);
         self.deliver_modules();
         let is_filtered = control.notices.load(Ordering::SeqCst) & wire::NOTICE_FILTERED != 0;
         let base = is_filtered.then(|| control.engine_start.load(Ordering::SeqCst));
-        let placement = ThreadPlacement { thread: FIRST_THREAD, slot: FIRST_SLOT, process: self.process, base };
+        let placement = ThreadPlacement { thread: ThreadId::FIRST, slot: FIRST_SLOT, process: self.process, base };
         let injected = inject::inject(tracee, self.image, self.shared, placement)
             .inspect_err(|_| slot.state.store(SLOT_FREE, Ordering::SeqCst))?;
         self.injected = Some(injected);
@@ -615,7 +615,7 @@ impl<S: Sink> Session<'_, S> {
     }
 }
 
-fn as_module(mapping: &Mapping, tsc: u64) -> Module {
+fn as_module(mapping: &Mapping, tsc: Tsc) -> Module {
     Module {
         address: mapping.range.start,
         length: mapping.range.end - mapping.range.start,

@@ -2,6 +2,8 @@
 
 use std::error::Error;
 
+use entity::{AppPc, BlockId, ThreadId, Tsc};
+
 pub use trace::{AccessDescriptors, Fragment, Module, ThreadInfo};
 
 /// Takes the events that the recorder drains out of the rings. Each thread's words come in order.
@@ -9,17 +11,17 @@ pub use trace::{AccessDescriptors, Fragment, Module, ThreadInfo};
 pub trait Sink {
     type Error: Error + Send + Sync + 'static;
 
-    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), Self::Error>;
+    fn block(&mut self, image: u32, block: BlockId, address: AppPc, code: &[u8]) -> Result<(), Self::Error>;
     fn fragment(&mut self, image: u32, fragment: &Fragment) -> Result<(), Self::Error>;
     /// Defines the data behind the paths of a fragment. Comes only if data is recorded.
     fn access_descriptors(&mut self, image: u32, descriptors: &AccessDescriptors) -> Result<(), Self::Error>;
     fn module(&mut self, image: u32, module: &Module) -> Result<(), Self::Error>;
-    fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), Self::Error>;
+    fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: Tsc) -> Result<(), Self::Error>;
     fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Self::Error>;
     /// Paths and events (see `wire::word`) of one thread, as they stood in a segment of its ring.
     /// `data` is the recorded data behind them, without gaps, as access descriptors and events say.
     /// Words and data come from the target and are not checked.
-    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), Self::Error>;
+    fn path(&mut self, image: u32, thread: ThreadId, words: &[u32], data: &[u8]) -> Result<(), Self::Error>;
     /// Returns the number of bytes written so far, or 0 if the sink writes none.
     fn bytes(&self) -> u64 {
         0
@@ -39,7 +41,7 @@ pub trait Sink {
 impl<S: Sink> Sink for &mut S {
     type Error = S::Error;
 
-    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), Self::Error> {
+    fn block(&mut self, image: u32, block: BlockId, address: AppPc, code: &[u8]) -> Result<(), Self::Error> {
         S::block(self, image, block, address, code)
     }
 
@@ -55,7 +57,7 @@ impl<S: Sink> Sink for &mut S {
         S::module(self, image, module)
     }
 
-    fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), Self::Error> {
+    fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: Tsc) -> Result<(), Self::Error> {
         S::unmapped(self, image, address, length, tsc)
     }
 
@@ -63,7 +65,7 @@ impl<S: Sink> Sink for &mut S {
         S::thread(self, thread)
     }
 
-    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), Self::Error> {
+    fn path(&mut self, image: u32, thread: ThreadId, words: &[u32], data: &[u8]) -> Result<(), Self::Error> {
         S::path(self, image, thread, words, data)
     }
 

@@ -4,7 +4,8 @@
 //! registers; a copy of fixed length takes them, whatever their number. Nothing is trusted: an
 //! undefined path, or data that reaches beyond the segment, ends the segment.
 
-use wire::word::{self, EVENT};
+use entity::{FragmentId, PathId};
+use wire::word;
 
 /// The most words of data behind a path.
 const DATA_WORDS_MAX: u32 = (wire::RECORD_BYTES_MAX / size_of::<u32>()) as u32;
@@ -73,10 +74,10 @@ struct FillLevel {
 }
 
 impl Splitter {
-    /// Defines how many bytes of data are behind paths from `first_path` on. Returns `None` for
+    /// Defines how many bytes of data are behind the paths of a fragment. Returns `None` for
     /// impossible values.
-    pub fn set_lengths(&mut self, first_path: u32, lengths: impl ExactSizeIterator<Item = u32>) -> Option<()> {
-        let first = first_path as usize;
+    pub fn set_lengths(&mut self, fragment: FragmentId, lengths: impl ExactSizeIterator<Item = u32>) -> Option<()> {
+        let first = fragment.first_path().get() as usize;
         let end = first + lengths.len();
         if first == 0 || end > self.spans.len() + PATH_GAP_MAX {
             return None;
@@ -94,6 +95,11 @@ impl Splitter {
         Some(())
     }
 
+    /// Returns the words of data behind a path.
+    pub fn data_words(&self, path: PathId) -> usize {
+        self.spans.get(path.get() as usize).map_or(0, |&span| usize::from(span.saturating_sub(1)))
+    }
+
     /// Separates `segment` from the word at `from` on, which moves; [`Self::content`] has the
     /// result. After [`SplitEnd::PieceFull`], there is more.
     pub fn split(&mut self, segment: &(impl SegmentWords + ?Sized), from: &mut usize) -> SplitEnd {
@@ -107,8 +113,8 @@ impl Splitter {
                 break SplitEnd::PieceFull;
             }
             let Some(word) = segment.word(at) else { break SplitEnd::SegmentEnd };
-            let (length, data_words) = if word & EVENT == 0 {
-                let span = self.spans.get(word as usize).copied().unwrap_or(0);
+            let (length, data_words) = if let Some(path) = word::path(word) {
+                let span = self.spans.get(path.get() as usize).copied().unwrap_or(0);
                 if span == 0 {
                     break if word == 0 { SplitEnd::Unwritten } else { SplitEnd::Unknown };
                 }
@@ -163,9 +169,13 @@ mod tests {
         words
     }
 
+    fn fragment(first_path: u32) -> FragmentId {
+        FragmentId::new(PathId::new(first_path))
+    }
+
     fn splitter() -> Splitter {
         let mut splitter = Splitter::default();
-        splitter.set_lengths(1, [0, 8, 400].into_iter()).unwrap();
+        splitter.set_lengths(fragment(1), [0, 8, 400].into_iter()).unwrap();
         splitter
     }
 
@@ -198,10 +208,10 @@ mod tests {
         check(&mut splitter, &[1, 0, 1], SplitEnd::Unwritten, &[1], &[]);
         check(&mut splitter, &[1, 2, 10], SplitEnd::Truncated, &[1], &[]);
         check(&mut splitter, &[1, word::event(word::TIME, 0), 1], SplitEnd::Truncated, &[1], &[]);
-        assert_eq!(splitter.set_lengths(0, [4].into_iter()), None);
-        assert_eq!(splitter.set_lengths(5, [5].into_iter()), None);
-        assert_eq!(splitter.set_lengths(5, [(12 << 10) + 4].into_iter()), None);
-        assert_eq!(splitter.set_lengths(u32::MAX, [4].into_iter()), None);
+        assert_eq!(splitter.set_lengths(fragment(0), [4].into_iter()), None);
+        assert_eq!(splitter.set_lengths(fragment(5), [5].into_iter()), None);
+        assert_eq!(splitter.set_lengths(fragment(5), [(12 << 10) + 4].into_iter()), None);
+        assert_eq!(splitter.set_lengths(fragment(u32::MAX), [4].into_iter()), None);
     }
 
     #[test]

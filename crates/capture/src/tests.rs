@@ -5,6 +5,7 @@ use std::mem::offset_of;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use entity::{AppPc, BlockId, ThreadId};
 use wire::{Control, Slot, word};
 
 use super::*;
@@ -117,13 +118,13 @@ fn an_injected_program_runs_as_without_us() {
 
     let first = start_address(&sink.paths[&(0, 0)]);
     let (image, block, address, code) = &sink.blocks[0];
-    assert_eq!((*image, *block, *address, code.len()), (0, 0, first, 1));
+    assert_eq!((*image, *block, *address, code.len()), (0, BlockId::new(0), AppPc::new(first), 1));
     let inside = |module: &trace::Module| (module.address..module.address + module.length).contains(&first);
     let linker = sink.modules.iter().find(|(_, module)| inside(module)).unwrap();
     assert!(linker.1.path.contains("ld-linux"), "{}", linker.1.path);
     assert!(sink.modules.iter().any(|(_, module)| module.path == "[vdso]"));
     assert_eq!(sink.threads.len(), 1);
-    assert_eq!((sink.threads[0].thread, sink.threads[0].parent), (0, None));
+    assert_eq!((sink.threads[0].thread, sink.threads[0].parent), (ThreadId::FIRST, None));
 }
 
 #[test]
@@ -160,7 +161,7 @@ fn exec_stays_traced() {
     assert_eq!(outcome.report.warnings, [""; 0]);
     let images: Vec<_> = sink.paths.keys().copied().collect();
     assert_eq!(images, [(0, 0), (1, 0), (2, 0)]);
-    let blocks: Vec<_> = sink.blocks.iter().map(|block| (block.0, block.1)).collect();
+    let blocks: Vec<_> = sink.blocks.iter().map(|block| (block.0, block.1.get())).collect();
     assert_eq!(blocks, [(0, 0), (1, 1), (2, 2)]);
     assert_eq!(sink.threads.len(), 1);
 }

@@ -10,8 +10,10 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::TypedValueParser as _;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use trace::{InstructionIndex, ThreadId};
 
 /// Records what a multithreaded program really did, keeps it in a fraction of a bit per
 /// instruction, and plays it back.
@@ -393,8 +395,8 @@ pub struct Input {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Only this thread (as numbered by `info`).
-    #[arg(short, long, value_name = "T")]
-    pub thread: Option<u32>,
+    #[arg(short, long, value_name = "T", value_parser = clap::value_parser!(u32).map(ThreadId::new))]
+    pub thread: Option<ThreadId>,
     /// Skip the first N instructions (of the thread, or of all threads merged by time). k, M, G:
     /// thousand, million, billion.
     #[arg(long, value_name = "N", value_parser = parse_count, default_value = "0", hide_default_value = true)]
@@ -407,7 +409,7 @@ pub struct Input {
 impl Input {
     /// Returns the selected part.
     pub fn excerpt(&self) -> trace::Excerpt {
-        trace::Excerpt { thread: self.thread, skip: self.skip, length: self.length }
+        trace::Excerpt { thread: self.thread, start: InstructionIndex::new(self.skip), length: self.length }
     }
 
     /// Returns whether a part of the trace is selected rather than all of it.
@@ -604,7 +606,7 @@ mod tests {
             panic!("another verb");
         };
         assert_eq!((dump.kind, dump.format, dump.wide), (Kind::Control, Format::Binary, true));
-        assert_eq!((dump.input.thread, dump.input.skip, dump.input.length), (Some(3), 1000, None));
+        assert_eq!((dump.input.thread, dump.input.skip, dump.input.length), (Some(ThreadId::new(3)), 1000, None));
         assert!(dump.input.is_partial());
     }
 

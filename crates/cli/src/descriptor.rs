@@ -12,6 +12,8 @@ mod text;
 
 pub use text::DisassemblyCache;
 
+use trace::{AppPc, ThreadId};
+
 use crate::digits::hex;
 
 /// The format of a descriptor.
@@ -51,10 +53,10 @@ impl Line {
     }
 
     /// Begins a JSON object.
-    pub fn json(thread: u32) -> Self {
+    pub fn json(thread: ThreadId) -> Self {
         let mut line = Self::new();
         line.push(b"{\"thread\":");
-        line.push_number(thread.into());
+        line.push_number(thread.get().into());
         line
     }
 
@@ -75,11 +77,11 @@ impl Line {
 
     /// Appends a thread in binary.
     #[inline]
-    pub fn push_thread(&mut self, thread: u32, wide: bool) {
+    pub fn push_thread(&mut self, thread: ThreadId, wide: bool) {
         if wide {
-            self.push(&thread.to_le_bytes());
+            self.push(&thread.get().to_le_bytes());
         } else {
-            self.push(&[thread as u8]);
+            self.push(&[thread.get() as u8]);
         }
     }
 
@@ -129,24 +131,24 @@ impl Line {
 
 /// Writes an executed instruction.
 #[inline]
-pub fn instruction(format: RecordFormat, thread: u32, address: u64, text: Option<&str>, lines: &mut Vec<u8>) {
+pub fn instruction(format: RecordFormat, thread: ThreadId, address: AppPc, text: Option<&str>, lines: &mut Vec<u8>) {
     let mut line = Line::new();
     match format {
         RecordFormat::Ascii => {
-            line.push_number(thread.into());
+            line.push_number(thread.get().into());
             line.push(b", ");
-            line.push(&hex(address));
+            line.push(&hex(address.get()));
             line.end_text(b", ", text, lines);
         }
         RecordFormat::Binary(BinaryOptions { wide, .. }) => {
             line.push_thread(thread, wide);
-            line.push(&address.to_le_bytes());
+            line.push(&address.get().to_le_bytes());
             lines.extend_from_slice(line.as_bytes());
         }
         RecordFormat::Json => {
             line = Line::json(thread);
             line.push(b",\"address\":\"");
-            line.push(&hex(address));
+            line.push(&hex(address.get()));
             line.push(b"\"");
             line.end_json(text, lines);
         }
@@ -161,7 +163,7 @@ mod tests {
     fn instructions() {
         let check = |format, text, expected: &[u8]| {
             let mut lines = Vec::new();
-            instruction(format, 12, 0x400572, text, &mut lines);
+            instruction(format, ThreadId::new(12), AppPc::new(0x400572), text, &mut lines);
             assert_eq!(lines, expected);
         };
         check(RecordFormat::Ascii, None, b"12, 0x0000000000400572\n");

@@ -5,6 +5,7 @@ use iced_x86::{
     CC_a, CC_ae, CC_b, CC_be, CC_e, CC_g, CC_ge, CC_l, CC_le, CC_ne, CC_np, CC_p, Formatter, Instruction,
     IntelFormatter, MemorySizeOptions, Mnemonic,
 };
+use trace::AppPc;
 
 /// A disassembler with its formatters.
 pub struct Disassembler {
@@ -23,7 +24,7 @@ impl Disassembler {
     }
 
     /// Appends the text of one instruction.
-    pub fn append(&mut self, address: u64, bytes: &[u8], text: &mut String) {
+    pub fn append(&mut self, address: AppPc, bytes: &[u8], text: &mut String) {
         isa::decoder(address, bytes).decode_out(&mut self.instruction);
         let formatter = match self.instruction.mnemonic() {
             Mnemonic::Loope | Mnemonic::Loopne => &mut self.loops,
@@ -66,7 +67,7 @@ mod tests {
 
     fn check(address: u64, bytes: &[u8], expected: &str) {
         let mut text = String::new();
-        Disassembler::new().append(address, bytes, &mut text);
+        Disassembler::new().append(AppPc::new(address), bytes, &mut text);
         assert_eq!(text, expected);
     }
 

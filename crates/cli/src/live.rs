@@ -4,7 +4,7 @@
 use std::fmt;
 
 use capture::{Options, Sink};
-use trace::{AccessDescriptors, Exit, Fragment, Live, Module, ThreadInfo};
+use trace::{AccessDescriptors, AppPc, BlockId, Exit, Fragment, Live, Module, ThreadId, ThreadInfo, Tsc};
 
 use crate::failure::Failure;
 use crate::output::Stopped;
@@ -28,7 +28,7 @@ pub trait Receiver {
 #[derive(Clone, Copy)]
 pub struct ThreadWords<'e> {
     pub image: u32,
-    pub thread: u32,
+    pub thread: ThreadId,
     pub words: &'e [u32],
     pub data: &'e [u8],
 }
@@ -76,7 +76,7 @@ impl From<trace::WriteError> for TracerError {
 impl<R: Receiver> Sink for Tracer<'_, R> {
     type Error = TracerError;
 
-    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), TracerError> {
+    fn block(&mut self, image: u32, block: BlockId, address: AppPc, code: &[u8]) -> Result<(), TracerError> {
         Ok(self.live.block(image, block, address, code)?)
     }
 
@@ -92,7 +92,7 @@ impl<R: Receiver> Sink for Tracer<'_, R> {
         Ok(())
     }
 
-    fn unmapped(&mut self, _: u32, _: u64, _: u64, _: u64) -> Result<(), TracerError> {
+    fn unmapped(&mut self, _: u32, _: u64, _: u64, _: Tsc) -> Result<(), TracerError> {
         Ok(())
     }
 
@@ -100,7 +100,7 @@ impl<R: Receiver> Sink for Tracer<'_, R> {
         self.receiver.thread(thread).map_err(TracerError)
     }
 
-    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), TracerError> {
+    fn path(&mut self, image: u32, thread: ThreadId, words: &[u32], data: &[u8]) -> Result<(), TracerError> {
         self.receiver.path(&mut self.live, ThreadWords { image, thread, words, data }).map_err(TracerError)
     }
 

@@ -7,7 +7,10 @@
 use std::ops::Range;
 use std::path::Path;
 
-use trace::{Access, Batch, DataMode, Event, InstructionWindow, Merged, ReadError, Step, Trace};
+use trace::{
+    Access, AppPc, Batch, DataMode, Event, InstructionIndex, InstructionWindow, Merged, ReadError, Step, ThreadId,
+    Trace,
+};
 
 use crate::arguments::Input;
 use crate::digits::grouped;
@@ -18,8 +21,8 @@ use crate::progress::Progress;
 /// Receives the steps, events and accesses of a walk, thread by thread.
 pub trait Visitor {
     /// Takes a step. `part` are its instructions that are selected, which usually are all.
-    fn step(&mut self, thread: u32, step: &Step, part: Range<u32>) -> Result<(), Stopped>;
-    fn event(&mut self, thread: u32, event: &Event) -> Result<(), Stopped>;
+    fn step(&mut self, thread: ThreadId, step: &Step, part: Range<u32>) -> Result<(), Stopped>;
+    fn event(&mut self, thread: ThreadId, event: &Event) -> Result<(), Stopped>;
     /// Returns whether memory accesses are read. Then [`Self::access`] is called for each, after
     /// its step or event.
     fn wants_accesses(&self) -> bool {
@@ -93,18 +96,18 @@ pub fn walk(trace: &Trace, input: &Input, visitor: &mut impl Visitor) -> Result<
             if input.skip >= available {
                 return Ok(0);
             }
-            let mut steps = match (input.skip, visitor.wants_accesses()) {
-                (0, false) => trace.steps(thread)?,
-                (0, true) => trace.steps_with_accesses(thread)?,
-                (skip, false) => trace.seek(thread, skip)?,
-                (skip, true) => trace.seek_with_accesses(thread, skip)?,
+            let mut steps = match (input.excerpt().start, visitor.wants_accesses()) {
+                (InstructionIndex::FIRST, false) => trace.steps(thread)?,
+                (InstructionIndex::FIRST, true) => trace.steps_with_accesses(thread)?,
+                (start, false) => trace.seek(thread, start)?,
+                (start, true) => trace.seek_with_accesses(thread, start)?,
             };
             let window = InstructionWindow { skip: 0, left: length };
             Walk::new(trace, window, 0, available).run(|walk| walk.take(steps.next_batch(), visitor))
         }
         None => {
             let mut merged = merged(trace, visitor.wants_accesses())?;
-            let window = InstructionWindow { skip: merged.seek(input.skip), left: length };
+            let window = InstructionWindow { skip: merged.seek(input.excerpt().start), left: length };
             let available = trace.summary().totals.instructions;
             let done = input.skip.saturating_sub(window.skip);
             Walk::new(trace, window, done, available).run(|walk| walk.take(merged.next_batch(), visitor))
@@ -203,7 +206,7 @@ impl<'t> Walk<'t> {
             return accesses.try_for_each(|access| visitor.access(batch, &access, Some(step)));
         }
         let instructions = self.trace.blocks().instructions(step).skip(part.start as usize).take(part.len());
-        let addresses: Vec<u64> = instructions.map(|instruction| instruction.address).collect();
+        let addresses: Vec<AppPc> = instructions.map(|instruction| instruction.address).collect();
         accesses
             .filter(|access| addresses.contains(&access.pc()))
             .try_for_each(|access| visitor.access(batch, &access, Some(step)))

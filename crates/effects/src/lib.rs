@@ -437,8 +437,14 @@ mod tests {
 
     use super::*;
 
+    fn decode(bytes: &[u8]) -> Instruction {
+        let mut decoder = isa::decoder(Default::default(), bytes);
+        decoder.set_ip(0x1000);
+        decoder.decode()
+    }
+
     fn effects(bytes: &[u8]) -> Effects {
-        Analyser::new().analyse(&isa::decoder(0x1000, bytes).decode())
+        Analyser::new().analyse(&decode(bytes))
     }
 
     #[track_caller]
@@ -667,7 +673,7 @@ mod tests {
         let mut crowded = BTreeSet::new();
         for _ in 0..1_000_000 {
             let bytes: [u8; 16] = std::array::from_fn(|_| random() as u8);
-            let instruction = isa::decoder(0, &bytes).decode();
+            let instruction = decode(&bytes);
             let effects = analyser.analyse(&instruction);
             let used = InstructionInfoFactory::new().info(&instruction).used_memory().len();
             if used > effects.memory().count() {

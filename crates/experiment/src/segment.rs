@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use ::segment::{Class, InstructionMix, LengthWeight, Policy, Score, max_norm_ratios};
 use report::Chart;
 use serde::Serialize;
-use trace::{Excerpt, Trace};
+use trace::{Excerpt, InstructionIndex, Trace};
 
 use crate::debian::{self, DebianProgram, ENVIRONMENT};
 use crate::programs::{Workspace, without_duplicates};
@@ -61,7 +61,7 @@ pub struct Options {
     /// Names of programs; those that are installed if there is none.
     pub programs: Vec<String>,
     /// The first instruction of the part, and the number of instructions in it.
-    pub start: u64,
+    pub start: InstructionIndex,
     pub length: u64,
     /// The path of the `trackway` command.
     pub trackway: PathBuf,
@@ -153,7 +153,7 @@ impl Subject {
                 measure(self.name(), Path::new(&file), Excerpt::default(), observer)
             }
             Self::Recorded(path) => {
-                let excerpt = Excerpt { thread: None, skip: options.start, length: Some(options.length) };
+                let excerpt = Excerpt { thread: None, start: options.start, length: Some(options.length) };
                 measure(self.name(), path, excerpt, observer)
             }
         }

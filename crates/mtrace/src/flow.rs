@@ -11,7 +11,7 @@ use filter::traptor::{
 };
 use hashbrown::HashMap;
 use predict::IllegalSize;
-use trace::{Batch, BlockIndex, Blocks, Event, PathBatch, PathItem, Step, Terminator};
+use trace::{AppPc, Batch, BlockIndex, Blocks, Event, PathBatch, PathItem, Step, Terminator, ThreadId};
 
 use replay::block_end::{BlockEnd, BlockEnds, StepVisitor};
 use replay::control::{Discontinuity, ThreadPosition};
@@ -76,10 +76,10 @@ impl FlowStatistics {
 /// A message with the place in the program that it concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocatedMessage {
-    pub thread: u32,
+    pub thread: ThreadId,
     pub message: BranchMessage,
     /// Address of the branch, or of the instruction that would have followed.
-    pub address: u64,
+    pub address: AppPc,
     /// The block with the branch; for an exception, the block where execution continues.
     pub block: BlockIndex,
 }
@@ -103,8 +103,8 @@ struct UnresolvedBranch {
 /// Returns the branch at the end of a step, if only the next step reveals its target.
 fn unresolved_branch(block_end: &BlockEnd, step: &Step) -> Option<UnresolvedBranch> {
     // Placeholder for the target.
-    const ANY_TARGET: u64 = 1;
-    let is_unresolved = step.terminator() == Terminator::Indirect && step.next() == 0;
+    const ANY_TARGET: AppPc = AppPc::new(1);
+    let is_unresolved = step.terminator() == Terminator::Indirect && step.next().is_none();
     let (site, _) = block_end.branch(&step.with_next(ANY_TARGET)).filter(|_| is_unresolved)?;
     Some(UnresolvedBranch { site, block: step.block() })
 }
@@ -114,7 +114,7 @@ fn unresolved_branch(block_end: &BlockEnd, step: &Step) -> Option<UnresolvedBran
 pub struct FlowFilter {
     predictors: PerThread<Predictors>,
     count_start: CountStart,
-    threads: HashMap<u32, ThreadState>,
+    threads: HashMap<ThreadId, ThreadState>,
     statistics: FlowStatistics,
     block_ends: BlockEnds,
     prepared: PreparedPaths,
@@ -174,7 +174,7 @@ impl FlowFilter {
 
     fn each<F: FnMut(LocatedMessage)>(
         &mut self,
-        thread: u32,
+        thread: ThreadId,
         emit: F,
         walk: impl FnOnce(&mut FilterPass<'_, F>, &mut BlockEnds, &mut PreparedPaths),
     ) {
@@ -198,7 +198,7 @@ impl FlowFilter {
 
 /// A batch of one thread on its way through the filter.
 struct FilterPass<'f, F> {
-    thread: u32,
+    thread: ThreadId,
     state: ThreadState,
     predictors: &'f mut Predictors,
     statistics: FlowStatistics,
@@ -211,7 +211,7 @@ impl<F: FnMut(LocatedMessage)> StepVisitor for FilterPass<'_, F> {
     }
 
     #[inline]
-    fn step(&mut self, step: &Step, first: u64, block_end: &BlockEnd) {
+    fn step(&mut self, step: &Step, first: AppPc, block_end: &BlockEnd) {
         self.execute(step, first);
         self.terminate(step, block_end);
     }
@@ -220,7 +220,7 @@ impl<F: FnMut(LocatedMessage)> StepVisitor for FilterPass<'_, F> {
 impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
     /// Executes a step up to its branch.
     #[inline]
-    fn execute(&mut self, step: &Step, first: u64) {
+    fn execute(&mut self, step: &Step, first: AppPc) {
         if self.state.position.next != first {
             self.encode_discontinuity(step, first);
         }
@@ -246,7 +246,7 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
             self.statistics.count(outcome, message.is_none());
         }
         if let Some(message) = message {
-            (self.emit)(LocatedMessage { thread: self.thread, message, address: site.address, block });
+            (self.emit)(LocatedMessage { thread: self.thread, message, address: AppPc::new(site.address), block });
         }
     }
 
@@ -273,13 +273,14 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
 
     /// Resolves the indirect branch of the last step, if there is one: it went to `target`.
     #[inline]
-    fn resolve_target(&mut self, target: u64) {
+    fn resolve_target(&mut self, target: AppPc) {
         if let Some(UnresolvedBranch { site, block }) = self.state.unresolved.take() {
             self.state.position.next = target;
-            if target == 0 {
+            if target.is_none() {
                 self.statistics.targets_unknown += 1;
                 return;
             }
+            let target = target.get();
             if self.update_target(&site, target) {
                 self.statistics.targets_predicted += 1;
                 self.state.encoder.add_predicted(1);
@@ -287,29 +288,30 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
             }
             self.statistics.targets_mispredicted += 1;
             let message = self.state.encoder.encode_target(target);
-            (self.emit)(LocatedMessage { thread: self.thread, message, address: site.address, block });
+            (self.emit)(LocatedMessage { thread: self.thread, message, address: AppPc::new(site.address), block });
         }
     }
 
     /// Encodes that execution continues at `first`, although neither a branch nor the program leads
     /// there.
     #[cold]
-    fn encode_discontinuity(&mut self, step: &Step, first: u64) {
+    fn encode_discontinuity(&mut self, step: &Step, first: AppPc) {
         let count = match self.state.position.discontinuity_at(first) {
             None => return,
             Some(Discontinuity::Exception) => &mut self.statistics.exceptions,
             Some(Discontinuity::Gap) => &mut self.statistics.gaps,
         };
         *count += 1;
-        let (message, address) = (self.state.encoder.encode_exception(first), self.state.position.next);
+        let (message, address) = (self.state.encoder.encode_exception(first.get()), self.state.position.next);
         (self.emit)(LocatedMessage { thread: self.thread, message, address, block: step.block() });
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use trace::{DataMode, Fragment, Live, WriteError};
-    use wire::{code, word};
+    use trace::{BlockId, DataMode, Fragment, FragmentId, Live, PathId, WriteError};
+    use wire::code::{FragmentBlock, FragmentExit, TERMINATOR_INDIRECT};
+    use wire::word;
 
     use super::*;
 
@@ -317,13 +319,14 @@ mod tests {
     /// begins anew.
     fn live() -> Live {
         let mut live = Live::new(DataMode::None);
-        for (id, address) in [(1, 0x1000), (2, 0x2000)] {
-            live.block(0, id, address, &[0xc3]).unwrap();
-            let exits = [1 | code::TERMINATOR_INDIRECT << 16];
-            live.fragment(0, &Fragment { first_path: id, blocks: &[id], exits: &exits }).unwrap();
+        for (number, address) in [(1, 0x1000), (2, 0x2000)] {
+            let (block, fragment) = (BlockId::new(number), FragmentId::new(PathId::new(number)));
+            live.block(0, block, AppPc::new(address), &[0xc3]).unwrap();
+            let (blocks, exits) = ([FragmentBlock::new(block, false)], [FragmentExit::new(1, TERMINATOR_INDIRECT)]);
+            live.fragment(0, &Fragment { fragment, blocks: &blocks, exits: &exits }).unwrap();
         }
-        live.add(0, 7, &[1, 2, 1, 2], &[]);
-        live.add(0, 8, &[1, word::event(word::START, 0), 0x2000, 0, 9, 0, 2, 1], &[]);
+        live.add(0, ThreadId::new(7), &[1, 2, 1, 2], &[]);
+        live.add(0, ThreadId::new(8), &[1, word::event(word::START, 0), 0x2000, 0, 9, 0, 2, 1], &[]);
         live
     }
 

@@ -3,6 +3,7 @@
 
 use hashbrown::HashMap;
 use thiserror::Error;
+use trace::ThreadId;
 
 use crate::bits::BitReader;
 use crate::count::{Field, Port};
@@ -10,7 +11,7 @@ use crate::count::{Field, Port};
 #[derive(Clone, Debug)]
 pub struct Cores {
     /// The core of each thread.
-    by_thread: HashMap<u32, usize>,
+    by_thread: HashMap<ThreadId, usize>,
     count: usize,
     bits: u32,
 }
@@ -25,8 +26,8 @@ pub struct TooFewCores {
 
 impl Cores {
     /// Assigns a core to each thread. `cores` defaults to the number of threads.
-    pub fn new(threads: impl IntoIterator<Item = u32>, cores: Option<usize>) -> Result<Self, TooFewCores> {
-        let by_thread: HashMap<u32, usize> =
+    pub fn new(threads: impl IntoIterator<Item = ThreadId>, cores: Option<usize>) -> Result<Self, TooFewCores> {
+        let by_thread: HashMap<ThreadId, usize> =
             threads.into_iter().enumerate().map(|(core, thread)| (thread, core)).collect();
         let (threads, cores) = (by_thread.len(), cores.unwrap_or(by_thread.len()));
         if cores < threads {
@@ -49,7 +50,7 @@ impl Cores {
 
     /// Returns the core of a thread.
     #[must_use]
-    pub fn of(&self, thread: u32) -> usize {
+    pub fn of(&self, thread: ThreadId) -> usize {
         self.by_thread.get(&thread).copied().unwrap_or(0)
     }
 
@@ -64,12 +65,20 @@ impl Cores {
 }
 
 #[cfg(test)]
+impl Cores {
+    /// As many cores as threads, which have the first numbers.
+    pub(crate) fn of_threads(count: u32) -> Self {
+        Self::new((0..count).map(ThreadId::new), None).unwrap()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn bits_of_an_index() {
-        let bits = |threads: u32, cores| Cores::new(0..threads, cores).map(|cores| cores.bits);
+        let bits = |threads: u32, cores| Cores::new((0..threads).map(ThreadId::new), cores).map(|cores| cores.bits);
         assert_eq!([1, 2, 3, 4, 5, 8, 9].map(|threads| bits(threads, None).unwrap()), [0, 1, 2, 2, 3, 3, 4]);
         assert_eq!(bits(2, Some(8)), Ok(3));
         assert_eq!(bits(3, Some(2)), Err(TooFewCores { threads: 3, cores: 2 }));

@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn by_hand() {
         let mut port = Port::writing();
-        let mut etrace = Etrace::new(Cores::new(0..1, None).unwrap());
+        let mut etrace = Etrace::new(Cores::of_threads(1));
         for item in
             [PacketItem::Outcome(true), PacketItem::Outcome(false), PacketItem::Target(0x10), PacketItem::Target(0x8)]
         {

@@ -6,7 +6,7 @@ use filter::cfiat::LoadMessageSource;
 use replay::CheckReport;
 use replay::MessageSources;
 use replay::loads::for_each_access;
-use trace::Batch;
+use trace::{Batch, ThreadId};
 
 use crate::bits::BitReader;
 use crate::chunks::Coding;
@@ -115,7 +115,7 @@ impl LoadMessageSource for LoadReader<'_> {
 impl MessageSources for LoadReader<'_> {
     type Messages = Self;
 
-    fn of(&mut self, thread: u32) -> &mut Self {
+    fn of(&mut self, thread: ThreadId) -> &mut Self {
         self.core = self.cores.of(thread);
         self
     }
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn mlvcf_e_by_hand() {
         let count = || Some(Coding::Chunks(Chunks::new(2, 2).unwrap()));
-        let cores = Cores::new([3, 7], None).unwrap();
+        let cores = Cores::new([3, 7].map(ThreadId::new), None).unwrap();
         let mut writer = LoadWriter::new(cores.clone(), count(), Port::writing());
         writer.write(0, 0, &[0xa5]);
         writer.write(1, 6, &[1, 0x80]);
@@ -140,10 +140,10 @@ mod tests {
         assert_eq!(&text[..writer.port.bits() as usize], expected);
         let mut reader = LoadReader::new(cores, count(), BitReader::new(&bytes, writer.port.bits()));
         let mut value = [0; 2];
-        assert_eq!(reader.of(7).take_value(6, &mut value), Some(false));
-        assert_eq!((reader.of(3).take_value(0, &mut value[..1]), value[0]), (Some(true), 0xa5));
-        assert_eq!((reader.of(7).take_value(6, &mut value), value), (Some(true), [1, 0x80]));
+        assert_eq!(reader.of(ThreadId::new(7)).take_value(6, &mut value), Some(false));
+        assert_eq!((reader.of(ThreadId::new(3)).take_value(0, &mut value[..1]), value[0]), (Some(true), 0xa5));
+        assert_eq!((reader.of(ThreadId::new(7)).take_value(6, &mut value), value), (Some(true), [1, 0x80]));
         assert_eq!((reader.stream.is_exhausted(), reader.stream.messages), (true, 2));
-        assert_eq!(reader.of(7).take_value(0, &mut value), Some(false));
+        assert_eq!(reader.of(ThreadId::new(7)).take_value(0, &mut value), Some(false));
     }
 }

@@ -10,6 +10,7 @@
 
 use filter::traptor::{BranchCorrection, BranchMessage, BranchMessageSource};
 use replay::MessageSources;
+use trace::ThreadId;
 
 use crate::bits::BitReader;
 use crate::chunks::{Chunks, Coding};
@@ -283,7 +284,7 @@ impl MessageSources for FlowReader<'_> {
     type Messages = Self;
 
     #[inline]
-    fn of(&mut self, thread: u32) -> &mut Self {
+    fn of(&mut self, thread: ThreadId) -> &mut Self {
         self.core = self.codec.cores.of(thread);
         self
     }
@@ -299,7 +300,7 @@ mod tests {
     }
 
     fn written(threads: u32, codings: FlowCodings, messages: &[(usize, BranchMessage)]) -> (String, Port) {
-        let mut writer = FlowWriter::new(Cores::new(0..threads, None).unwrap(), codings, Port::writing());
+        let mut writer = FlowWriter::new(Cores::of_threads(threads), codings, Port::writing());
         messages.iter().for_each(|&(core, message)| writer.write(core, message));
         let bytes = writer.port.finish();
         (text(&bytes, writer.port.bits()), writer.port)
@@ -362,26 +363,32 @@ mod tests {
 
     #[test]
     fn a_reader_must_know_the_branches() {
-        let cores = Cores::new(0..2, None).unwrap();
+        let cores = Cores::of_threads(2);
         let mut writer = FlowWriter::new(cores.clone(), variable(), Port::writing());
         writer.write(1, BranchMessage::Target { branches: 2, target: 0xffff_8000_0000_0000 });
         writer.write(0, BranchMessage::Outcome { branches: 1 });
         writer.write(1, BranchMessage::Exception { instructions: 9, target: 3 });
         let bytes = writer.port.finish();
         let mut reader = FlowReader::new(cores, variable(), BitReader::new(&bytes, writer.port.bits()));
-        assert_eq!(reader.of(0).take_branch(1, false), None);
-        assert_eq!((reader.of(1).take_branch(1, true), reader.of(1).take_exception(9)), (None, None));
-        assert_eq!(reader.of(1).take_branch(2, true), Some(BranchCorrection::Target(0xffff_8000_0000_0000)));
-        assert_eq!(reader.of(0).take_branch(1, false), Some(BranchCorrection::Mispredicted));
-        assert_eq!((reader.of(1).take_exception(8), reader.stream.is_exhausted()), (None, false));
-        assert_eq!((reader.of(1).take_exception(9), reader.stream.is_exhausted()), (Some(3), true));
+        assert_eq!(reader.of(ThreadId::new(0)).take_branch(1, false), None);
+        assert_eq!(
+            (reader.of(ThreadId::new(1)).take_branch(1, true), reader.of(ThreadId::new(1)).take_exception(9)),
+            (None, None)
+        );
+        assert_eq!(
+            reader.of(ThreadId::new(1)).take_branch(2, true),
+            Some(BranchCorrection::Target(0xffff_8000_0000_0000))
+        );
+        assert_eq!(reader.of(ThreadId::new(0)).take_branch(1, false), Some(BranchCorrection::Mispredicted));
+        assert_eq!((reader.of(ThreadId::new(1)).take_exception(8), reader.stream.is_exhausted()), (None, false));
+        assert_eq!((reader.of(ThreadId::new(1)).take_exception(9), reader.stream.is_exhausted()), (Some(3), true));
         assert_eq!(reader.stream.messages, 3);
     }
 
     /// Any number of bits after the last message is noticed.
     #[test]
     fn surplus_bits() {
-        let cores = Cores::new(0..4, None).unwrap();
+        let cores = Cores::of_threads(4);
         let mut writer = FlowWriter::new(cores.clone(), variable(), Port::writing());
         writer.write(1, BranchMessage::Outcome { branches: 9 });
         let mut bytes = writer.port.finish();
@@ -389,7 +396,7 @@ mod tests {
         for surplus in 0..100 {
             let bits = BitReader::new(&bytes, writer.port.bits() + surplus);
             let mut reader = FlowReader::new(cores.clone(), variable(), bits);
-            assert_eq!(reader.of(1).take_branch(9, false), Some(BranchCorrection::Mispredicted));
+            assert_eq!(reader.of(ThreadId::new(1)).take_branch(9, false), Some(BranchCorrection::Mispredicted));
             assert_eq!(reader.stream.is_exhausted(), surplus == 0, "{surplus}");
         }
     }

@@ -5,6 +5,7 @@
 use filter::traptor::{BranchCorrection, BranchKind, BranchMessage, BranchMessageSource, BranchOutcome, BranchSite};
 use replay::MessageSources;
 use replay::control::{FlowDecoder, FlowEncoder, StepEnd, ThreadFlowDecoder};
+use trace::{AppPc, ThreadId};
 
 use crate::cores::Cores;
 use crate::message::{FlowReader, FlowWriter};
@@ -56,13 +57,13 @@ impl NexusEncoder {
 }
 
 impl FlowEncoder for NexusEncoder {
-    fn switch_thread(&mut self, thread: u32) {
+    fn switch_thread(&mut self, thread: ThreadId) {
         self.lengths.core = self.lengths.cores.of(thread);
     }
 
-    fn encode_discontinuity(&mut self, target: u64) {
+    fn encode_discontinuity(&mut self, target: AppPc) {
         let instructions = std::mem::take(self.lengths.own());
-        self.writer.write(self.lengths.core, BranchMessage::Exception { instructions, target });
+        self.writer.write(self.lengths.core, BranchMessage::Exception { instructions, target: target.get() });
     }
 
     #[inline]
@@ -106,7 +107,7 @@ impl<'b> FlowDecoder for NexusDecoder<'b> {
     where
         Self: 's;
 
-    fn thread(&mut self, thread: u32) -> ThreadNexusDecoder<'_, 'b> {
+    fn thread(&mut self, thread: ThreadId) -> ThreadNexusDecoder<'_, 'b> {
         self.lengths.core = self.lengths.cores.of(thread);
         let Self { streams, lengths, reader } = self;
         ThreadNexusDecoder { streams: *streams, length: lengths.own(), reader: reader.of(thread) }
@@ -131,10 +132,10 @@ impl ThreadNexusDecoder<'_, '_> {
 }
 
 impl ThreadFlowDecoder for ThreadNexusDecoder<'_, '_> {
-    fn decode_discontinuity(&mut self) -> Option<u64> {
+    fn decode_discontinuity(&mut self) -> Option<AppPc> {
         let target = self.reader.take_exception(*self.length)?;
         *self.length = 0;
-        Some(target)
+        Some(AppPc::new(target))
     }
 
     fn add_instructions(&mut self, count: u64) {
@@ -177,11 +178,11 @@ mod tests {
     /// Tewar 2015, Figure 2.1: four iterations of a loop, a jump and a return, in two threads.
     /// Streams A, B, B, C, D have 15, 14, 14, 15 and 5 instructions.
     fn figure_2_1(streams: Streams) -> String {
-        let cores = Cores::new(0..2, None).unwrap();
+        let cores = Cores::of_threads(2);
         let writer = FlowWriter::new(cores.clone(), FlowCodings::fixed(Field::Sl), Port::writing());
         let mut encoder = NexusEncoder::new(cores, streams, writer);
         let (taken, through) = (BranchOutcome::Taken(true), BranchOutcome::Taken(false));
-        for thread in 0..2 {
+        for thread in [0, 1].map(ThreadId::new) {
             encoder.switch_thread(thread);
             for (instructions, outcome) in [(15, taken), (14, taken), (14, taken), (14, through)] {
                 encoder.encode_step(instructions, &StepEnd::Branch(site(BranchKind::Conditional), outcome));

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use filter::traptor::{BranchKind, BranchOutcome, BranchSite};
 use predict::Ras;
 use replay::control::{FlowDecoder, FlowEncoder, StepEnd, ThreadFlowDecoder};
+use trace::{AppPc, ThreadId};
 
 use crate::bits::BitReader;
 use crate::chunks::{Chunks, Coding};
@@ -88,13 +89,13 @@ impl<P: PacketFormat> PacketEncoder<P> {
 }
 
 impl<P: PacketFormat> FlowEncoder for PacketEncoder<P> {
-    fn switch_thread(&mut self, thread: u32) {
+    fn switch_thread(&mut self, thread: ThreadId) {
         self.core = self.cores.of(thread);
     }
 
-    fn encode_discontinuity(&mut self, target: u64) {
+    fn encode_discontinuity(&mut self, target: AppPc) {
         let instructions = self.threads[self.core].instructions;
-        self.item(PacketItem::Exception { instructions, target });
+        self.item(PacketItem::Exception { instructions, target: target.get() });
     }
 
     #[inline]
@@ -187,7 +188,7 @@ impl<'b, P: PacketFormat + Clone> FlowDecoder for PacketDecoder<'b, P> {
     where
         Self: 's;
 
-    fn thread(&mut self, thread: u32) -> ThreadPacketDecoder<'_, 'b, P> {
+    fn thread(&mut self, thread: ThreadId) -> ThreadPacketDecoder<'_, 'b, P> {
         let core = self.cores.of(thread);
         ThreadPacketDecoder { core, reader: &mut self.readers[core], log: &mut self.log }
     }
@@ -212,11 +213,11 @@ impl<P: PacketFormat> ThreadPacketDecoder<'_, '_, P> {
 }
 
 impl<P: PacketFormat> ThreadFlowDecoder for ThreadPacketDecoder<'_, '_, P> {
-    fn decode_discontinuity(&mut self) -> Option<u64> {
+    fn decode_discontinuity(&mut self) -> Option<AppPc> {
         match self.reader.peek(self.core)? {
             PacketItem::Exception { instructions, target } if instructions == self.reader.thread.instructions => {
                 self.advance();
-                Some(target)
+                Some(AppPc::new(target))
             }
             _ => None,
         }
@@ -268,7 +269,7 @@ pub(crate) mod tests {
     pub(crate) fn check_items<P: PacketFormat>() {
         let items = proptest::collection::vec((0usize..3, item()), 0..300);
         let run = |(items, cut, changed): (Vec<(usize, PacketItem)>, usize, u8)| {
-            let cores = Cores::new(0..3, None).unwrap();
+            let cores = Cores::of_threads(3);
             let (mut port, mut format) = (Port::writing(), P::new(cores.clone()));
             items.iter().for_each(|&(core, item)| format.item(&mut port, core, item));
             format.finish(&mut port);

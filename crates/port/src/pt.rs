@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn by_hand() {
         let mut port = Port::writing();
-        let mut pt = Pt::new(Cores::new(0..1, None).unwrap());
+        let mut pt = Pt::new(Cores::of_threads(1));
         for item in [
             PacketItem::Target(0x40_1000),
             PacketItem::Outcome(true),

@@ -3,6 +3,7 @@
 
 use filter::traptor::{BranchEncoder, BranchKind, BranchMessage, BranchOutcome, BranchSite, CountStart, Predict};
 use replay::control::{FlowEncoder, StepEnd};
+use trace::{AppPc, ThreadId};
 
 use crate::cores::Cores;
 use crate::lengths::LengthHistogram;
@@ -82,12 +83,12 @@ impl<P: Predict + Clone> TraptorEncoder<P> {
 }
 
 impl<P: Predict + Clone> FlowEncoder for TraptorEncoder<P> {
-    fn switch_thread(&mut self, thread: u32) {
+    fn switch_thread(&mut self, thread: ThreadId) {
         self.core = self.cores.of(thread);
     }
 
-    fn encode_discontinuity(&mut self, target: u64) {
-        let message = self.threads[self.core].1.encode_exception(target);
+    fn encode_discontinuity(&mut self, target: AppPc) {
+        let message = self.threads[self.core].1.encode_exception(target.get());
         self.emit(message);
     }
 

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use capture::Sink;
 use trace::{
-    AccessDescriptors, Exit, Fragment, Module, ProcessInfo, Recording, Summary, ThreadInfo, WriteError, Writer,
+    AccessDescriptors, AppPc, BlockId, Exit, Fragment, Module, ProcessInfo, Recording, Summary, ThreadId, ThreadInfo,
+    Tsc, WriteError, Writer,
 };
 
 /// A trace file that takes events until it is finished.
@@ -41,7 +42,7 @@ impl FileSink {
 impl Sink for FileSink {
     type Error = WriteError;
 
-    fn block(&mut self, image: u32, block: u32, address: u64, code: &[u8]) -> Result<(), WriteError> {
+    fn block(&mut self, image: u32, block: BlockId, address: AppPc, code: &[u8]) -> Result<(), WriteError> {
         self.writer.block(image, block, address, code)
     }
 
@@ -57,7 +58,7 @@ impl Sink for FileSink {
         self.writer.module(image, module)
     }
 
-    fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: u64) -> Result<(), WriteError> {
+    fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: Tsc) -> Result<(), WriteError> {
         self.writer.unmapped(image, address, length, tsc)
     }
 
@@ -65,7 +66,7 @@ impl Sink for FileSink {
         self.writer.thread(thread)
     }
 
-    fn path(&mut self, image: u32, thread: u32, words: &[u32], data: &[u8]) -> Result<(), WriteError> {
+    fn path(&mut self, image: u32, thread: ThreadId, words: &[u32], data: &[u8]) -> Result<(), WriteError> {
         self.writer.path_with_data(image, thread, words, data)
     }
 

@@ -3,23 +3,23 @@
 
 use filter::traptor::{BranchKind, BranchOutcome, BranchSite};
 use isa::Transfer;
-use trace::{Batch, Block, BlockIndex, Blocks, Event, Step, Terminator};
+use trace::{AppPc, Batch, Block, BlockIndex, Blocks, Event, Step, Terminator};
 
 /// Visitor of the steps and events of a thread.
 pub trait StepVisitor {
     fn event(&mut self, event: &Event);
     /// `first` is the address of the first executed instruction of the step.
-    fn step(&mut self, step: &Step, first: u64, block_end: &BlockEnd);
+    fn step(&mut self, step: &Step, first: AppPc, block_end: &BlockEnd);
 }
 
 /// The end of a static block.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockEnd {
-    pub start: u64,
+    pub start: AppPc,
     /// Address of the last instruction.
-    last: u64,
+    last: AppPc,
     /// Address after the last instruction.
-    pub end: u64,
+    pub end: AppPc,
     pub transfer: Transfer,
 }
 
@@ -32,20 +32,19 @@ impl BlockEnd {
     /// predictors see.
     #[inline]
     pub fn branch(&self, step: &Step) -> Option<(BranchSite, BranchOutcome)> {
+        let target = BranchOutcome::Target(step.next().get());
         let (kind, outcome) = match (step.terminator(), self.transfer) {
             (Terminator::Taken, _) => (BranchKind::Conditional, BranchOutcome::Taken(true)),
             (Terminator::NotTaken, _) => (BranchKind::Conditional, BranchOutcome::Taken(false)),
-            (Terminator::Direct, Transfer::Call { .. }) => (BranchKind::Call, BranchOutcome::Target(step.next())),
+            (Terminator::Direct, Transfer::Call { .. }) => (BranchKind::Call, target),
             // The trace does not contain the target.
-            (Terminator::Indirect, _) if step.next() == 0 => return None,
-            (Terminator::Indirect, Transfer::IndirectCall) => {
-                (BranchKind::IndirectCall, BranchOutcome::Target(step.next()))
-            }
-            (Terminator::Indirect, Transfer::Return) => (BranchKind::Return, BranchOutcome::Target(step.next())),
-            (Terminator::Indirect, _) => (BranchKind::IndirectJump, BranchOutcome::Target(step.next())),
+            (Terminator::Indirect, _) if step.next().is_none() => return None,
+            (Terminator::Indirect, Transfer::IndirectCall) => (BranchKind::IndirectCall, target),
+            (Terminator::Indirect, Transfer::Return) => (BranchKind::Return, target),
+            (Terminator::Indirect, _) => (BranchKind::IndirectJump, target),
             _ => return None,
         };
-        Some((BranchSite { kind, address: self.last, fall_through: self.end }, outcome))
+        Some((BranchSite { kind, address: self.last.get(), fall_through: self.end.get() }, outcome))
     }
 }
 
@@ -91,6 +90,6 @@ impl BlockEnds {
 }
 
 #[cold]
-fn first_executed(blocks: &Blocks, step: &Step) -> u64 {
-    blocks.instructions(step).next().map_or(0, |first| first.address)
+fn first_executed(blocks: &Blocks, step: &Step) -> AppPc {
+    blocks.instructions(step).next().map_or(AppPc::NONE, |first| first.address)
 }

@@ -4,6 +4,7 @@
 
 use filter::traptor::{BranchDecoder, BranchMessageSource, BranchOutcome, BranchSite, CountStart, Predict};
 use hashbrown::HashMap;
+use trace::{AppPc, ThreadId};
 
 use crate::control::{FlowDecoder, ThreadFlowDecoder};
 use crate::threads::{MessageSources, PerThread, Sharing};
@@ -13,7 +14,7 @@ use crate::threads::{MessageSources, PerThread, Sharing};
 pub struct BranchDecoders<P, S> {
     predictors: PerThread<P>,
     count_start: CountStart,
-    decoders: HashMap<u32, BranchDecoder>,
+    decoders: HashMap<ThreadId, BranchDecoder>,
     pub source: S,
 }
 
@@ -29,7 +30,7 @@ impl<P: Predict + Clone, S: MessageSources<Messages: BranchMessageSource>> FlowD
     where
         Self: 's;
 
-    fn thread(&mut self, thread: u32) -> ThreadBranchDecoder<'_, P, S::Messages> {
+    fn thread(&mut self, thread: ThreadId) -> ThreadBranchDecoder<'_, P, S::Messages> {
         ThreadBranchDecoder {
             decoder: self.decoders.entry(thread).or_insert_with(|| BranchDecoder::new(self.count_start)),
             predictors: self.predictors.of(thread),
@@ -47,8 +48,8 @@ pub struct ThreadBranchDecoder<'s, P, M> {
 }
 
 impl<P: Predict, M: BranchMessageSource> ThreadFlowDecoder for ThreadBranchDecoder<'_, P, M> {
-    fn decode_discontinuity(&mut self) -> Option<u64> {
-        self.decoder.decode_exception(self.messages)
+    fn decode_discontinuity(&mut self) -> Option<AppPc> {
+        self.decoder.decode_exception(self.messages).map(AppPc::new)
     }
 
     fn add_instructions(&mut self, count: u64) {

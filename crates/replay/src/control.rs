@@ -6,7 +6,7 @@
 use filter::traptor::{BranchOutcome, BranchSite};
 use hashbrown::HashMap;
 use isa::Transfer;
-use trace::{Batch, Blocks, Event, Step, Terminator};
+use trace::{AppPc, Batch, Blocks, Event, Step, Terminator, ThreadId};
 
 use crate::block_end::{BlockEnd, BlockEnds, StepVisitor};
 use crate::check::CheckReport;
@@ -38,10 +38,10 @@ impl StepEnd {
 /// An encoder of control flow: receives the executed steps of all threads.
 pub trait FlowEncoder {
     /// Selects the thread of the following calls.
-    fn switch_thread(&mut self, thread: u32);
+    fn switch_thread(&mut self, thread: ThreadId);
     /// Encodes that execution continues at `target`, although neither a branch nor the program
     /// leads there.
-    fn encode_discontinuity(&mut self, target: u64);
+    fn encode_discontinuity(&mut self, target: AppPc);
     /// Encodes a step of `instructions` instructions, including a branch at its end.
     fn encode_step(&mut self, instructions: u64, end: &StepEnd);
 }
@@ -52,13 +52,13 @@ pub trait FlowDecoder {
     where
         Self: 's;
     /// Returns the decoder of a thread.
-    fn thread(&mut self, thread: u32) -> Self::Thread<'_>;
+    fn thread(&mut self, thread: ThreadId) -> Self::Thread<'_>;
 }
 
 /// The decoder of one thread, which advances step by step.
 pub trait ThreadFlowDecoder {
     /// Returns where execution continues, if neither a branch nor the program leads there.
-    fn decode_discontinuity(&mut self) -> Option<u64>;
+    fn decode_discontinuity(&mut self) -> Option<AppPc>;
     /// Counts executed instructions, including a branch at their end.
     fn add_instructions(&mut self, count: u64);
     /// Passes a direct jump, the last of the counted instructions.
@@ -70,16 +70,16 @@ pub trait ThreadFlowDecoder {
 
 /// Stands for the next address of a thread that has not begun. The decoder knows where threads
 /// begin.
-const NOT_BEGUN: u64 = u64::MAX;
+const NOT_BEGUN: AppPc = AppPc::new(u64::MAX);
 
 /// Position of a thread.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadPosition {
-    /// The next instruction according to the program and the last branch; 0 if they do not
-    /// determine it, or `NOT_BEGUN`.
-    pub next: u64,
-    /// Where a signal or the return from its handler led; 0 if there was none.
-    interruption: u64,
+    /// The next instruction according to the program and the last branch; [`AppPc::NONE`] if they
+    /// do not determine it, or `NOT_BEGUN`.
+    pub next: AppPc,
+    /// Where a signal or the return from its handler led; [`AppPc::NONE`] if there was none.
+    interruption: AppPc,
 }
 
 /// Reason why execution continued where neither a branch nor the program leads.
@@ -92,7 +92,7 @@ pub enum Discontinuity {
 }
 
 impl ThreadPosition {
-    pub const NOT_BEGUN: Self = Self { next: NOT_BEGUN, interruption: 0 };
+    pub const NOT_BEGUN: Self = Self { next: NOT_BEGUN, interruption: AppPc::NONE };
 
     /// Takes note of an event of the thread.
     pub fn event(&mut self, event: &Event) {
@@ -107,7 +107,7 @@ impl ThreadPosition {
     /// Returns why execution continues at `first` instead of the expected instruction; `None` if
     /// the thread begins there.
     #[cold]
-    pub fn discontinuity_at(&mut self, first: u64) -> Option<Discontinuity> {
+    pub fn discontinuity_at(&mut self, first: AppPc) -> Option<Discontinuity> {
         if self.next == NOT_BEGUN {
             return None;
         }
@@ -120,7 +120,7 @@ impl ThreadPosition {
 #[derive(Clone, Debug, Default)]
 pub struct Walk {
     block_ends: BlockEnds,
-    positions: HashMap<u32, ThreadPosition>,
+    positions: HashMap<ThreadId, ThreadPosition>,
     pub instructions: u64,
 }
 
@@ -145,7 +145,7 @@ impl<T: FlowEncoder + ?Sized> StepVisitor for EncodingVisitor<'_, T> {
     }
 
     #[inline]
-    fn step(&mut self, step: &Step, first: u64, block_end: &BlockEnd) {
+    fn step(&mut self, step: &Step, first: AppPc, block_end: &BlockEnd) {
         if self.position.next != first && self.position.discontinuity_at(first).is_some() {
             self.encoder.encode_discontinuity(first);
         }
@@ -159,7 +159,7 @@ impl<T: FlowEncoder + ?Sized> StepVisitor for EncodingVisitor<'_, T> {
 pub struct DecodedFlow<D> {
     pub decoder: D,
     /// Decoded position of each thread; `None` before it has begun.
-    positions: HashMap<u32, Option<u64>>,
+    positions: HashMap<ThreadId, Option<AppPc>>,
     block_ends: BlockEnds,
 }
 
@@ -179,9 +179,9 @@ impl<D: FlowDecoder> DecodedFlow<D> {
 }
 
 struct ComparingVisitor<'f, D, C> {
-    thread: u32,
+    thread: ThreadId,
     blocks: &'f Blocks,
-    next: &'f mut Option<u64>,
+    next: &'f mut Option<AppPc>,
     decoder: D,
     report: &'f mut CheckReport<C>,
 }
@@ -193,7 +193,7 @@ impl<D: ThreadFlowDecoder, C> StepVisitor for ComparingVisitor<'_, D, C> {
         }
     }
 
-    fn step(&mut self, step: &Step, first: u64, block_end: &BlockEnd) {
+    fn step(&mut self, step: &Step, first: AppPc, block_end: &BlockEnd) {
         if let Some(next) = self.next
             && let Some(target) = self.decoder.decode_discontinuity()
         {
@@ -216,9 +216,10 @@ impl<D: ThreadFlowDecoder, C> StepVisitor for ComparingVisitor<'_, D, C> {
             }
             StepEnd::Branch(site, _) => match (self.decoder.decode_branch(&site), block_end.transfer) {
                 (Some(BranchOutcome::Taken(true)), Transfer::Conditional { target }) => target,
-                (Some(BranchOutcome::Taken(false)), _) => site.fall_through,
-                (Some(BranchOutcome::Target(target)), _) | (None, Transfer::Call { target }) => target,
-                _ => 0,
+                (Some(BranchOutcome::Taken(false)), _) => AppPc::new(site.fall_through),
+                (Some(BranchOutcome::Target(target)), _) => AppPc::new(target),
+                (None, Transfer::Call { target }) => target,
+                _ => AppPc::NONE,
             },
         };
         *self.next = Some(next);
@@ -227,7 +228,7 @@ impl<D: ThreadFlowDecoder, C> StepVisitor for ComparingVisitor<'_, D, C> {
 
 impl<D, C> ComparingVisitor<'_, D, C> {
     /// Returns the successor of a step without a predicted branch, from the program alone.
-    fn static_successor(&self, step: &Step, block_end: &BlockEnd) -> u64 {
+    fn static_successor(&self, step: &Step, block_end: &BlockEnd) -> AppPc {
         match (step.terminator(), block_end.transfer) {
             (Terminator::Direct, Transfer::Jump { target } | Transfer::Call { target }) => target,
             // The next instruction of the block, or the first one after it.
@@ -237,7 +238,7 @@ impl<D, C> ComparingVisitor<'_, D, C> {
                 let next = block.and_then(|block| block.instructions().nth(executed).map(|next| next.address));
                 next.unwrap_or(block_end.end)
             }
-            (Terminator::Indirect, _) => 0,
+            (Terminator::Indirect, _) => AppPc::NONE,
             _ => block_end.end,
         }
     }

@@ -5,7 +5,7 @@
 use cache::{IllegalGeometry, Load};
 use filter::cfiat::{self, Cfiat, CfiatConfig, KnownCriterion, LoadDecoder, LoadEncoder, ValueOrigin};
 use hashbrown::HashMap;
-use trace::{Access, AccessVisitor, Batch, Event, Operand};
+use trace::{Access, AccessVisitor, AppPc, Batch, Event, Operand, ThreadId};
 
 use crate::check::CheckReport;
 use crate::threads::{MessageSources, PerThread, Sharing};
@@ -124,12 +124,12 @@ fn sum(hits: &[HitCounts]) -> HitCounts {
 /// A load that the filter emits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportedLoad<'a> {
-    pub thread: u32,
+    pub thread: ThreadId,
     /// Known loads of the thread since its last emitted load.
     pub hits: u64,
     pub value: &'a [u8],
     /// Address of the instruction.
-    pub pc: u64,
+    pub pc: AppPc,
     /// Index of the step in the batch, see [`LoadFilter::with_steps`]; `None` if the load belongs
     /// to an event.
     pub step: Option<usize>,
@@ -139,7 +139,7 @@ pub struct ReportedLoad<'a> {
 #[derive(Clone, Debug)]
 pub struct LoadFilter {
     caches: PerThread<Cfiat>,
-    encoders: HashMap<u32, LoadEncoder>,
+    encoders: HashMap<ThreadId, LoadEncoder>,
     invalidation: Invalidation,
     coherent: bool,
     statistics: LoadStatistics,
@@ -193,7 +193,7 @@ impl LoadFilter {
 
     /// Returns a visitor that filters the accesses of a thread as they are read, which is faster.
     /// Not allowed if the filter [needs batches](Self::needs_batches).
-    pub fn watch<'f, F: FnMut(ReportedLoad<'_>)>(&'f mut self, thread: u32, emit: F) -> ThreadPass<'f, F> {
+    pub fn watch<'f, F: FnMut(ReportedLoad<'_>)>(&'f mut self, thread: ThreadId, emit: F) -> ThreadPass<'f, F> {
         let Self { caches, encoders, invalidation, coherent, statistics, .. } = self;
         let (caches, encoder) = (Caches::of(caches, thread, *coherent), encoders.entry(thread).or_default());
         let affects_others = *coherent || invalidation.threads;
@@ -204,7 +204,7 @@ impl LoadFilter {
 
 /// A run of one thread's accesses through the filter.
 pub struct ThreadPass<'f, F> {
-    thread: u32,
+    thread: ThreadId,
     caches: Caches<'f>,
     encoder: &'f mut LoadEncoder,
     statistics: &'f mut LoadStatistics,
@@ -343,7 +343,7 @@ struct Caches<'c> {
 }
 
 impl<'c> Caches<'c> {
-    fn of(caches: &'c mut PerThread<Cfiat>, thread: u32, coherent: bool) -> Self {
+    fn of(caches: &'c mut PerThread<Cfiat>, thread: ThreadId, coherent: bool) -> Self {
         let (own, others) = caches.own_and_others(thread);
         Self { own, others, coherent }
     }
@@ -386,7 +386,7 @@ pub struct DecodedLoads<S> {
     known_by: KnownCriterion,
     invalidation: Invalidation,
     coherent: bool,
-    decoders: HashMap<u32, LoadDecoder>,
+    decoders: HashMap<ThreadId, LoadDecoder>,
     pub source: S,
     decoded: Vec<u8>,
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 use hashbrown::HashMap;
-use trace::{Batch, Live, Merged, ReadError, RoundRobin, RoundRobinUnit, Trace};
+use trace::{Batch, InstructionIndex, Live, Merged, ReadError, RoundRobin, RoundRobinUnit, ThreadId, Trace};
 
 /// Sharing of predictors or caches between threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,13 +76,13 @@ pub enum OrderedBatches<'t> {
 }
 
 impl OrderedBatches<'_> {
-    /// Seeks to instruction `number` of this order, or as near before it as the index allows.
+    /// Seeks to an instruction of this order, or as near before it as the index of the file allows.
     /// Returns how many instructions remain to be skipped. A round robin has to be counted from the
     /// start.
-    pub fn seek(&mut self, number: u64) -> u64 {
+    pub fn seek(&mut self, index: InstructionIndex) -> u64 {
         match self {
-            Self::ByTime(merged) => merged.seek(number),
-            Self::RoundRobin(_) => number,
+            Self::ByTime(merged) => merged.seek(index),
+            Self::RoundRobin(_) => index.get(),
         }
     }
 
@@ -100,12 +100,12 @@ impl OrderedBatches<'_> {
 pub trait MessageSources {
     type Messages;
     /// Returns the source of a thread.
-    fn of(&mut self, thread: u32) -> &mut Self::Messages;
+    fn of(&mut self, thread: ThreadId) -> &mut Self::Messages;
 }
 
 /// Emitted messages that are not decoded yet, by thread.
 #[derive(Debug)]
-pub struct MessageQueues<M>(HashMap<u32, VecDeque<M>>);
+pub struct MessageQueues<M>(HashMap<ThreadId, VecDeque<M>>);
 
 impl<M> Default for MessageQueues<M> {
     fn default() -> Self {
@@ -115,7 +115,7 @@ impl<M> Default for MessageQueues<M> {
 
 impl<M> MessageQueues<M> {
     /// Returns the threads with unused messages.
-    pub fn unfinished_threads(&self) -> impl Iterator<Item = u32> + '_ {
+    pub fn unfinished_threads(&self) -> impl Iterator<Item = ThreadId> + '_ {
         self.0.iter().filter(|(_, messages)| !messages.is_empty()).map(|(&thread, _)| thread)
     }
 }
@@ -123,7 +123,7 @@ impl<M> MessageQueues<M> {
 impl<M> MessageSources for MessageQueues<M> {
     type Messages = VecDeque<M>;
 
-    fn of(&mut self, thread: u32) -> &mut VecDeque<M> {
+    fn of(&mut self, thread: ThreadId) -> &mut VecDeque<M> {
         self.0.entry(thread).or_default()
     }
 }
@@ -134,7 +134,7 @@ pub struct PerThread<T> {
     sharing: Sharing,
     fresh: T,
     /// Index of each thread's structure.
-    indices: HashMap<u32, usize>,
+    indices: HashMap<ThreadId, usize>,
     all: Vec<T>,
 }
 
@@ -147,15 +147,15 @@ impl<T: Clone> PerThread<T> {
         self.sharing != Sharing::Private
     }
 
-    pub fn of(&mut self, thread: u32) -> &mut T {
+    pub fn of(&mut self, thread: ThreadId) -> &mut T {
         self.own_and_others(thread).0
     }
 
     /// Returns the structure of a thread, and those of all other threads in two slices.
-    pub fn own_and_others(&mut self, thread: u32) -> (&mut T, [&mut [T]; 2]) {
+    pub fn own_and_others(&mut self, thread: ThreadId) -> (&mut T, [&mut [T]; 2]) {
         let owner = match self.sharing {
             Sharing::Private => thread,
-            Sharing::Shared(_) => 0,
+            Sharing::Shared(_) => ThreadId::FIRST,
         };
         let index = *self.indices.entry(owner).or_insert(self.all.len());
         if index == self.all.len() {

@@ -1,12 +1,14 @@
 //! Bias of branches: the target that each branch usually takes, and how often. A
 //! [`crate::Segmenter`] whose policy learns asks [`BranchBiases`] about each branch and updates it.
 
+use trace::AppPc;
+
 /// Recent targets of a branch. Counts are halved regularly, so that old executions count less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct BranchBias {
     /// Recent targets and their counts, out of `executions`. A branch with more targets than
     /// entries has no frequent target.
-    targets: [(u64, u16); 4],
+    targets: [(AppPc, u16); 4],
     executions: u16,
     is_biased: bool,
 }
@@ -29,7 +31,7 @@ const EXECUTIONS_MIN: u16 = 16;
 const EXECUTIONS_MAX: u16 = 1024;
 
 impl BranchBias {
-    fn record(&mut self, next: u64) {
+    fn record(&mut self, next: AppPc) {
         if self.executions == EXECUTIONS_MAX {
             self.executions /= 2;
             self.targets.iter_mut().for_each(|(_, times)| *times /= 2);
@@ -44,18 +46,18 @@ impl BranchBias {
         }
     }
 
-    fn times(&self, next: u64) -> u16 {
+    fn times(&self, next: AppPc) -> u16 {
         self.targets.iter().filter(|(target, _)| *target == next).map(|&(_, times)| times).sum()
     }
 
     /// Returns the most frequent target and its count.
-    fn most_frequent(&self) -> (u64, u16) {
+    fn most_frequent(&self) -> (AppPc, u16) {
         self.targets.iter().copied().max_by_key(|&(_, times)| times).unwrap_or_default()
     }
 
     /// Returns the estimated probability of `next`: one extra execution for each of two targets
     /// keeps it off certainty.
-    fn probability(&self, next: u64) -> f32 {
+    fn probability(&self, next: AppPc) -> f32 {
         (f32::from(self.times(next)) + 1.0) / (f32::from(self.executions) + 2.0)
     }
 
@@ -88,7 +90,7 @@ impl BranchBiases {
 
     /// Returns the probability, before this execution, that the branch at the end of `block` goes
     /// to `next`; then records the execution.
-    pub fn probability(&mut self, block: u32, next: u64) -> f32 {
+    pub fn probability(&mut self, block: u32, next: AppPc) -> f32 {
         let bias = self.of(block);
         let probability = bias.probability(next);
         bias.record(next);
@@ -97,7 +99,7 @@ impl BranchBiases {
 
     /// Returns the prediction for the branch at the end of `block`; then records that it goes to
     /// `next`.
-    pub fn predict_bias(&mut self, block: u32, next: u64) -> BiasPrediction {
+    pub fn predict_bias(&mut self, block: u32, next: AppPc) -> BiasPrediction {
         let bias = self.of(block);
         let before = *bias;
         bias.record(next);
@@ -125,30 +127,31 @@ mod tests {
     #[test]
     fn probabilities_are_learned() {
         let mut biases = BranchBiases::default();
-        assert_eq!(biases.probability(7, 0x10), 0.5, "unknown");
-        let known: Vec<f32> = (0..1000).map(|_| biases.probability(7, 0x10)).collect();
+        assert_eq!(biases.probability(7, AppPc::new(0x10)), 0.5, "unknown");
+        let known: Vec<f32> = (0..1000).map(|_| biases.probability(7, AppPc::new(0x10))).collect();
         assert!(known.is_sorted() && known[999] > 0.99);
-        assert!(biases.probability(7, 0x20) < 0.01);
+        assert!(biases.probability(7, AppPc::new(0x20)) < 0.01);
         // Both targets of a branch are counted exactly.
-        (0..50).for_each(|time| assert!(biases.probability(8, if time % 5 == 0 { 0x10 } else { 0x20 }) > 0.0));
-        assert_eq!([0x10, 0x20].map(|next| biases.of(8).probability(next)), [11.0 / 52.0, 41.0 / 52.0]);
+        (0..50)
+            .for_each(|time| assert!(biases.probability(8, AppPc::new(if time % 5 == 0 { 0x10 } else { 0x20 })) > 0.0));
+        assert_eq!([0x10, 0x20].map(|next| biases.of(8).probability(AppPc::new(next))), [11.0 / 52.0, 41.0 / 52.0]);
         // None of many targets is probable.
-        let known: Vec<f32> = (0..1000).map(|time| biases.probability(9, time % 64)).collect();
+        let known: Vec<f32> = (0..1000).map(|time| biases.probability(9, AppPc::new(time % 64))).collect();
         assert!(known[100..].iter().all(|&known| known < 0.04));
     }
 
     #[test]
     fn a_branch_that_deviates_is_no_longer_biased() {
         let mut biases = BranchBiases::default();
-        let predictions: Vec<BiasPrediction> = (0..40).map(|_| biases.predict_bias(1, 0x10)).collect();
+        let predictions: Vec<BiasPrediction> = (0..40).map(|_| biases.predict_bias(1, AppPc::new(0x10))).collect();
         assert_eq!(predictions[15], BiasPrediction::Unknown);
         assert_eq!(predictions[39], BiasPrediction::Biased { follows_bias: true });
-        assert_eq!(biases.predict_bias(1, 0x20), BiasPrediction::Biased { follows_bias: false });
-        let predictions: Vec<BiasPrediction> = (0..40).map(|_| biases.predict_bias(1, 0x20)).collect();
+        assert_eq!(biases.predict_bias(1, AppPc::new(0x20)), BiasPrediction::Biased { follows_bias: false });
+        let predictions: Vec<BiasPrediction> = (0..40).map(|_| biases.predict_bias(1, AppPc::new(0x20))).collect();
         assert!(predictions.contains(&BiasPrediction::Unbiased));
         assert_eq!(biases.changes(), 2);
         // After some time it has a new bias.
-        let predictions = (0..3000).map(|_| biases.predict_bias(1, 0x20)).last();
+        let predictions = (0..3000).map(|_| biases.predict_bias(1, AppPc::new(0x20))).last();
         assert_eq!(predictions, Some(BiasPrediction::Biased { follows_bias: true }));
         assert_eq!(biases.changes(), 3);
     }

@@ -1,7 +1,7 @@
 //! Classes of control-flow instructions (Hadjipavlou 2025, Table 2.1, and the flags of its tool).
 
 use isa::Transfer;
-use trace::Terminator;
+use trace::{AppPc, Terminator};
 
 /// Class of the instruction that ends a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,7 +82,7 @@ impl Class {
     /// Returns the class of a step that executes its block to the end, where an instruction at
     /// `last` does `transfer`.
     #[must_use]
-    pub fn of(terminator: Terminator, transfer: Transfer, last: u64) -> Self {
+    pub fn of(terminator: Terminator, transfer: Transfer, last: AppPc) -> Self {
         match (terminator, transfer) {
             (Terminator::Interrupted, Transfer::Trap) => Self::Interrupt,
             (Terminator::Syscall, _) => Self::Syscall,

@@ -3,7 +3,7 @@
 
 use hashbrown::HashMap;
 use isa::Transfer;
-use trace::Blocks;
+use trace::{AppPc, Blocks};
 
 use crate::instruction_table::InstructionTable;
 use crate::set::Trace;
@@ -13,7 +13,7 @@ use crate::steps::SegmentStep;
 /// counted together when the target changes.
 #[derive(Clone, Copy, Debug, Default)]
 struct EdgeRun {
-    next: u64,
+    next: AppPc,
     times: u64,
 }
 
@@ -21,7 +21,7 @@ struct EdgeRun {
 #[derive(Clone, Debug, Default)]
 pub struct EdgeCounts {
     runs: Vec<EdgeRun>,
-    counts: HashMap<(u32, u64), u64>,
+    counts: HashMap<(u32, AppPc), u64>,
 }
 
 impl EdgeCounts {
@@ -59,16 +59,16 @@ impl EdgeCounts {
 /// Probabilities of branch targets over the whole execution.
 #[derive(Clone, Debug, Default)]
 pub struct EdgeProbabilities {
-    edges: HashMap<(BranchKey, u64), u64>,
+    edges: HashMap<(BranchKey, AppPc), u64>,
     branches: HashMap<BranchKey, u64>,
 }
 
 /// Image and address.
-type BranchKey = (u32, u64);
+type BranchKey = (u32, AppPc);
 
 impl EdgeProbabilities {
     /// Returns the probability that a branch goes to `next`; 1 if it has only one target.
-    fn of(&self, branch: BranchKey, next: u64) -> f64 {
+    fn of(&self, branch: BranchKey, next: AppPc) -> f64 {
         let Some(&all) = self.branches.get(&branch) else { return 1.0 };
         self.edges.get(&(branch, next)).copied().unwrap_or(0) as f64 / all as f64
     }

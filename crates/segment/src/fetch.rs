@@ -2,6 +2,7 @@
 //! [`crate::Segmenter`].
 
 use hashbrown::HashMap;
+use trace::{AppPc, ThreadId};
 
 use crate::predictor::{TraceHistory, TracePredictor};
 use crate::segmenter::{ExecutedTrace, TraceObserver};
@@ -10,7 +11,7 @@ use crate::trace_cache::{BlockUses, TraceCache, TraceCacheShape, TraceReplacemen
 /// Static properties of a trace.
 #[derive(Clone, Debug)]
 struct TraceInfo {
-    start: u64,
+    start: AppPc,
     instructions: u32,
     calls: i32,
     /// Numbers of its instruction runs, which are its blocks unless it begins inside one.
@@ -42,11 +43,11 @@ pub struct FetchDemand {
 #[derive(Clone, Debug)]
 pub struct FetchSimulator {
     infos: Vec<TraceInfo>,
-    blocks: HashMap<u64, u32>,
+    blocks: HashMap<AppPc, u32>,
     uses: BlockUses,
     counts_blocks: bool,
     predictor: TracePredictor,
-    histories: HashMap<u32, TraceHistory>,
+    histories: HashMap<ThreadId, TraceHistory>,
     demand: FetchDemand,
     caches: Vec<(TraceCache, CacheSupply)>,
 }

@@ -2,7 +2,7 @@
 //! [`crate::EdgeProbabilities`] walk traces with it.
 
 use hashbrown::HashMap;
-use trace::{BlockIndex, Blocks};
+use trace::{AppPc, BlockIndex, Blocks};
 
 use crate::set::{InstructionRun, Trace};
 
@@ -20,7 +20,7 @@ pub struct InstructionRef {
 pub struct InstructionTable<'b> {
     blocks: &'b Blocks,
     /// By image and address.
-    by_address: HashMap<(u32, u64), InstructionRef>,
+    by_address: HashMap<(u32, AppPc), InstructionRef>,
     /// Number of every instruction of every block.
     numbers: Vec<u32>,
     /// Index of the first number of each block.

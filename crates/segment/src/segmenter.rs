@@ -2,6 +2,7 @@
 //! [`Tree`]. A [`TraceObserver`] is called at the end of each trace.
 
 use hashbrown::HashMap;
+use trace::{AppPc, ThreadId};
 
 use crate::bias::{BiasPrediction, BranchBiases};
 use crate::class::Class;
@@ -19,8 +20,8 @@ struct OpenTrace {
     run: u32,
     instructions: u32,
     cfis: u32,
-    /// Expected next instruction; 0 if unknown.
-    next: u64,
+    /// Expected next instruction; [`AppPc::NONE`] if unknown.
+    next: AppPc,
     /// Probability of the path from the start, if the policy needs it.
     consistency: f32,
     /// Calls in the trace without their returns, if the policy needs it.
@@ -31,7 +32,8 @@ struct OpenTrace {
 impl OpenTrace {
     /// An empty trace of an image.
     fn empty(image: u32) -> Self {
-        Self { node: NONE, run: 0, instructions: 0, cfis: 0, next: 0, consistency: 1.0, calls: 0, image }
+        let next = AppPc::NONE;
+        Self { node: NONE, run: 0, instructions: 0, cfis: 0, next, consistency: 1.0, calls: 0, image }
     }
 
     #[inline]
@@ -55,7 +57,7 @@ impl TraceObserver for () {
 
 /// One execution of a trace.
 pub struct ExecutedTrace<'t> {
-    pub thread: u32,
+    pub thread: ThreadId,
     /// Number of the trace, from 0 in the order of first execution. Traces with the same path have
     /// the same number, whatever ended them.
     pub number: u32,
@@ -65,7 +67,7 @@ pub struct ExecutedTrace<'t> {
 
 impl ExecutedTrace<'_> {
     #[must_use]
-    pub fn start(&self) -> u64 {
+    pub fn start(&self) -> AppPc {
         self.tree.start_address(self.node)
     }
 
@@ -101,7 +103,7 @@ pub struct Segmenter {
     policy: Policy,
     tree: Tree,
     biases: BranchBiases,
-    open: HashMap<u32, OpenTrace>,
+    open: HashMap<ThreadId, OpenTrace>,
 }
 
 impl Segmenter {
@@ -167,7 +169,7 @@ impl Segmenter {
 /// Processing of one thread's steps.
 struct ThreadSegmenter<'a, C, W> {
     segmenter: &'a mut Segmenter,
-    thread: u32,
+    thread: ThreadId,
     open: OpenTrace,
     code: &'a C,
     observer: &'a mut W,
@@ -203,11 +205,11 @@ impl<C: CodeAddresses, W: TraceObserver> ThreadSegmenter<'_, C, W> {
 
     /// Begins a trace at `first`, or records that execution unexpectedly continues there.
     #[cold]
-    fn begin_or_jump(&mut self, first: u64) {
+    fn begin_or_jump(&mut self, first: AppPc) {
         if self.open.node == NONE || self.open.instructions == 0 {
             self.open.node = self.segmenter.tree.start(self.open.image, first);
         } else {
-            self.advance(EdgeEnd::Discontinuity as u8, None, first);
+            self.advance(EdgeEnd::Discontinuity as u8, None, first.get());
         }
     }
 
@@ -246,7 +248,7 @@ impl<C: CodeAddresses, W: TraceObserver> ThreadSegmenter<'_, C, W> {
         } else {
             self.reaches_other_start(step.next).then_some(EndReason::OtherTraceStart)
         };
-        self.advance(step.class as u8, reason, step.next);
+        self.advance(step.class as u8, reason, step.next.get());
         if let Some(reason) = reason {
             self.end(reason, || step.next);
         }
@@ -284,7 +286,7 @@ impl<C: CodeAddresses, W: TraceObserver> ThreadSegmenter<'_, C, W> {
     /// Returns whether the trace is long enough to end where others begin, and others begin at
     /// `next`.
     #[inline]
-    fn reaches_other_start(&self, next: u64) -> bool {
+    fn reaches_other_start(&self, next: AppPc) -> bool {
         let Segmenter { policy, tree, .. } = &*self.segmenter;
         policy
             .meets_from()
@@ -293,7 +295,7 @@ impl<C: CodeAddresses, W: TraceObserver> ThreadSegmenter<'_, C, W> {
 
     /// Ends the trace at its current node.
     #[inline]
-    fn end(&mut self, reason: EndReason, next: impl FnOnce() -> u64) {
+    fn end(&mut self, reason: EndReason, next: impl FnOnce() -> AppPc) {
         let OpenTrace { node, image, .. } = self.open;
         let Segmenter { policy, tree, .. } = &mut *self.segmenter;
         let (start, address) = tree.end(node, reason, image, next);
@@ -330,17 +332,18 @@ mod tests {
     struct Plain;
 
     impl CodeAddresses for Plain {
-        fn address(&self, block: u32, place: u32) -> u64 {
-            u64::from(block + 4 * place)
+        fn address(&self, block: u32, place: u32) -> AppPc {
+            AppPc::new(u64::from(block + 4 * place))
         }
     }
 
     fn step(first: u32, instructions: u32, class: Class, next: u64) -> SegmentStep {
-        SegmentStep { first: first.into(), next, instructions, class, block: first, offset: 0 }
+        let (pc, next) = (AppPc::new(first.into()), AppPc::new(next));
+        SegmentStep { first: pc, next, instructions, class, block: first, offset: 0 }
     }
 
     fn thread_steps(thread: u32, steps: &[SegmentStep]) -> ThreadSteps<'_> {
-        ThreadSteps { thread, image: 0, begins: false, steps }
+        ThreadSteps { thread: ThreadId::new(thread), image: 0, begins: false, steps }
     }
 
     /// Hadjipavlou 2025, section 5.2: three traces, if a direct jump has weight 1.
@@ -358,7 +361,7 @@ mod tests {
             .finish()
             .traces()
             .iter()
-            .map(|trace| (trace.start(), trace.instructions, trace.cfis, trace.reason, trace.occurrences))
+            .map(|trace| (trace.start().get(), trace.instructions, trace.cfis, trace.reason, trace.occurrences))
             .collect();
         let expected = [
             (0x100, 2, 1, EndReason::Class(Class::DirectCall), 1),
@@ -372,14 +375,14 @@ mod tests {
     /// A naive segmenter: one instruction at a time, and a list of all executed traces.
     #[derive(Default)]
     struct Naive {
-        traces: Vec<(Vec<u64>, EndReason)>,
+        traces: Vec<(Vec<AppPc>, EndReason)>,
         /// Weighted control-flow instructions of each trace.
         counts: Vec<u32>,
-        now: Vec<u64>,
+        now: Vec<AppPc>,
         cfis: u32,
         calls: u32,
         product: f32,
-        begun: HashMap<u64, u64>,
+        begun: HashMap<AppPc, u64>,
         biases: BranchBiases,
     }
 
@@ -388,7 +391,7 @@ mod tests {
             let mut naive = Self { product: 1.0, ..Self::default() };
             steps.iter().for_each(|step| naive.step(policy, step));
             if !naive.now.is_empty() {
-                naive.end(EndReason::End, 0);
+                naive.end(EndReason::End, AppPc::NONE);
             }
             naive
         }
@@ -416,7 +419,7 @@ mod tests {
             }
         }
 
-        fn end(&mut self, reason: EndReason, next: u64) {
+        fn end(&mut self, reason: EndReason, next: AppPc) {
             self.traces.push((std::mem::take(&mut self.now), reason));
             self.counts.push(self.cfis);
             (self.cfis, self.calls, self.product) = (0, 0, 1.0);
@@ -479,14 +482,14 @@ mod tests {
     #[derive(Default)]
     struct Numbers {
         numbers: Vec<u32>,
-        paths: Vec<Vec<u64>>,
+        paths: Vec<Vec<AppPc>>,
     }
 
     impl TraceObserver for Numbers {
         fn trace_executed(&mut self, trace: &ExecutedTrace<'_>) {
             let addresses =
                 |run: &InstructionRun| (0..run.instructions).map(|place| 4 * u64::from(place)).collect::<Vec<_>>();
-            let path: Vec<u64> = trace
+            let path: Vec<AppPc> = trace
                 .runs()
                 .iter()
                 .flat_map(|run| addresses(run).into_iter().map(|place| run.address + place))
@@ -540,7 +543,7 @@ mod tests {
             };
             let policy = if keeps_blocks { policy.keeping_blocks() } else { policy };
             let policy = meets_from.map_or(policy, |least| policy.meeting_from(least));
-            let mut expected: HashMap<(Vec<u64>, EndReason), u64> = HashMap::new();
+            let mut expected: HashMap<(Vec<AppPc>, EndReason), u64> = HashMap::new();
             let Naive { traces: naive, counts, .. } = Naive::run(&policy, &steps);
             naive.iter().for_each(|trace| *expected.entry(trace.clone()).or_default() += 1);
             let (mut segmenter, mut observer) = (Segmenter::new(policy), Numbers::default());
@@ -563,11 +566,11 @@ mod tests {
             }
             let executed: u64 = steps.iter().map(|step| u64::from(step.instructions)).sum();
             prop_assert_eq!(set.instructions(), executed);
-            let mut found: HashMap<(u64, u32, EndReason), u64> = HashMap::new();
+            let mut found: HashMap<(AppPc, u32, EndReason), u64> = HashMap::new();
             for trace in set.traces() {
                 *found.entry((trace.start(), trace.instructions, trace.reason)).or_default() += trace.occurrences;
             }
-            let mut same: HashMap<(u64, u32, EndReason), u64> = HashMap::new();
+            let mut same: HashMap<(AppPc, u32, EndReason), u64> = HashMap::new();
             for ((path, reason), count) in &expected {
                 *same.entry((path[0], path.len() as u32, *reason)).or_default() += count;
             }

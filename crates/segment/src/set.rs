@@ -2,6 +2,8 @@
 
 use hashbrown::{HashMap, HashSet};
 
+use trace::AppPc;
+
 use crate::class::Class;
 use crate::score::TraceLength;
 
@@ -51,7 +53,7 @@ impl EndReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InstructionRun {
     /// Address of the first instruction.
-    pub address: u64,
+    pub address: AppPc,
     /// 0 if execution continued elsewhere before the first one.
     pub instructions: u32,
 }
@@ -73,8 +75,8 @@ pub struct Trace {
 
 impl Trace {
     #[must_use]
-    pub fn start(&self) -> u64 {
-        self.runs.first().map_or(0, |run| run.address)
+    pub fn start(&self) -> AppPc {
+        self.runs.first().map_or(AppPc::NONE, |run| run.address)
     }
 
     /// Returns the number of instructions executed in it.
@@ -87,6 +89,7 @@ impl Trace {
     #[must_use]
     pub fn branch_outcomes(&self) -> u32 {
         self.runs.iter().skip(1).fold(0x1bad_c0de, |outcomes, InstructionRun { address, .. }| {
+            let address = address.get();
             let hash = address ^ address >> 17 ^ address >> 34;
             outcomes ^ (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ hash >> 33) as u32
         })
@@ -213,7 +216,7 @@ mod tests {
     use super::*;
 
     fn trace(start: u64, instructions: u32, occurrences: u64) -> Trace {
-        let runs = vec![InstructionRun { address: start, instructions }];
+        let runs = vec![InstructionRun { address: AppPc::new(start), instructions }];
         Trace { image: 0, runs, instructions, cfis: 1, reason: EndReason::MaxCfis, occurrences }
     }
 
@@ -269,8 +272,8 @@ mod tests {
     #[test]
     fn the_hash_of_the_thesis() {
         let through = |blocks: &[u64]| {
-            let runs = [&[1], blocks].concat().into_iter().map(|address| InstructionRun { address, instructions: 1 });
-            Trace { runs: runs.collect(), ..trace(1, 1, 1) }.branch_outcomes()
+            let run = |&address: &u64| InstructionRun { address: AppPc::new(address), instructions: 1 };
+            Trace { runs: [&[1], blocks].concat().iter().map(run).collect(), ..trace(1, 1, 1) }.branch_outcomes()
         };
         assert_eq!(through(&[]), 0x1bad_c0de);
         assert_eq!(through(&[1]), 0x1bad_c0de ^ 0x7f4a_7c15);

@@ -2,7 +2,7 @@
 //! batches; segmenters read it thread by thread as [`ThreadSteps`].
 
 use hashbrown::HashMap;
-use trace::{Batch, Block, BlockIndex, Blocks, Event, Terminator};
+use trace::{AppPc, Batch, Block, BlockIndex, Blocks, Event, InstructionIndex, Terminator, ThreadId};
 
 use crate::class::Class;
 
@@ -10,9 +10,9 @@ use crate::class::Class;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentStep {
     /// Address of the first instruction.
-    pub first: u64,
-    /// Address of the next instruction; 0 if unknown.
-    pub next: u64,
+    pub first: AppPc,
+    /// Address of the next instruction; [`AppPc::NONE`] if unknown.
+    pub next: AppPc,
     pub instructions: u32,
     pub class: Class,
     /// Block of the step, see [`CodeAddresses`].
@@ -24,21 +24,21 @@ pub struct SegmentStep {
 /// Addresses of instructions.
 pub trait CodeAddresses {
     /// Returns the address of an instruction, by its index in a block.
-    fn address(&self, block: u32, index: u32) -> u64;
+    fn address(&self, block: u32, index: u32) -> AppPc;
 }
 
 impl CodeAddresses for Blocks {
-    fn address(&self, block: u32, index: u32) -> u64 {
-        let Some(block) = self.get(BlockIndex(block)) else { return 0 };
+    fn address(&self, block: u32, index: u32) -> AppPc {
+        let Some(block) = self.get(BlockIndex(block)) else { return AppPc::NONE };
         let before: u64 = block.lengths().iter().take(index as usize).map(|&length| u64::from(length)).sum();
-        block.address().wrapping_add(before)
+        block.address() + before
     }
 }
 
 /// Static properties of a block.
 #[derive(Clone, Copy, Debug)]
 struct BlockInfo {
-    address: u64,
+    address: AppPc,
     image: u32,
     instructions: u32,
     /// Class of a step that executes the block to the end, by terminator.
@@ -57,7 +57,8 @@ const TERMINATORS: [Terminator; 7] = [
 ];
 
 impl BlockInfo {
-    const UNKNOWN: Self = Self { address: 0, image: 0, instructions: 0, classes: [Class::None; TERMINATORS.len()] };
+    const UNKNOWN: Self =
+        Self { address: AppPc::NONE, image: 0, instructions: 0, classes: [Class::None; TERMINATORS.len()] };
 
     fn of(block: Block<'_>) -> Self {
         let classes = TERMINATORS.map(|terminator| Class::of(terminator, block.transfer(), block.last()));
@@ -71,8 +72,8 @@ pub struct StepCollector {
     infos: Vec<BlockInfo>,
     mix: InstructionMix,
     buffer: StepBuffer,
-    /// For each thread, the number of its next instruction, unless something is missing.
-    reached: HashMap<u32, u64>,
+    /// The next instruction of each thread, unless something is missing.
+    reached: HashMap<ThreadId, InstructionIndex>,
 }
 
 /// A buffer of many steps. A policy that processes them at once keeps its data in near caches.
@@ -86,7 +87,7 @@ pub struct StepBuffer {
 /// Consecutive steps of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadSteps<'m> {
-    pub thread: u32,
+    pub thread: ThreadId,
     /// The process image that it executed.
     pub image: u32,
     /// Whether they do not continue the thread's previous steps: the thread begins here, or
@@ -139,7 +140,7 @@ impl StepCollector {
         };
         let reached = self.reached.entry(batch.thread()).or_default();
         let (mut from, mut begins) = (0, *reached != batch.first_instruction());
-        *reached = batch.first_instruction().wrapping_add(batch.instructions());
+        *reached = batch.first_instruction() + batch.instructions();
         for &(index, _) in batch.events().iter().filter(|(_, event)| is_discontinuity(event)) {
             thread_steps(from, index, begins);
             (from, begins) = (index, true);

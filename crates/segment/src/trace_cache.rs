@@ -1,6 +1,7 @@
 //! Trace cache: which traces it holds, and which trace is the victim of a miss.
 
 use thiserror::Error;
+use trace::AppPc;
 
 /// Replacement policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -142,9 +143,9 @@ impl TraceCache {
 
     /// Accesses a trace that begins at `start`, and fills it on a miss. Returns whether it was a
     /// hit. `blocks` returns the uses of a trace's blocks.
-    pub fn access(&mut self, trace: u32, start: u64, blocks: impl Fn(u32) -> u64) -> bool {
+    pub fn access(&mut self, trace: u32, start: AppPc, blocks: impl Fn(u32) -> u64) -> bool {
         self.now += 1;
-        let set = (start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (self.floors.len() - 1);
+        let set = (start.get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (self.floors.len() - 1);
         let lines = &mut self.lines[set * self.shape.ways..][..self.shape.ways];
         let (floor, last) = (&mut self.floors[set], self.now);
         if let Some(line) = lines.iter_mut().find(|line| line.trace == trace) {
@@ -196,7 +197,7 @@ mod tests {
     #[test]
     fn what_was_used_often_stays_for_a_while() {
         let mut cache = cache(2, 2, TraceReplacement::Lfu);
-        let mut is_there = |trace| cache.access(trace, 0, |_| 0);
+        let mut is_there = |trace| cache.access(trace, AppPc::NONE, |_| 0);
         assert!(!is_there(1) && (0..5).all(|_| is_there(1)));
         assert!(!is_there(2) && !is_there(3) && !is_there(2) && is_there(1), "2 and 3 throw each other out");
         // New traces start from the value of the last victim, and overtake the old one.
@@ -208,7 +209,7 @@ mod tests {
     #[test]
     fn blocks_count() {
         let mut cache = cache(2, 2, TraceReplacement::Blocks);
-        let mut is_there = |trace: u32| cache.access(trace, 0, |trace| if trace == 1 { 1000 } else { 10 });
+        let mut is_there = |trace: u32| cache.access(trace, AppPc::NONE, |trace| if trace == 1 { 1000 } else { 10 });
         assert!(!is_there(1) && !is_there(2) && !is_there(3));
         assert!(is_there(1) && !is_there(2));
     }
@@ -218,7 +219,7 @@ mod tests {
     fn room_is_used_first() {
         for replacement in TraceReplacement::ALL {
             let mut cache = cache(4, 4, replacement);
-            let mut is_there = |trace| cache.access(trace, 0, |_| 0);
+            let mut is_there = |trace| cache.access(trace, AppPc::NONE, |_| 0);
             assert!((0..4).all(|trace| !is_there(trace)) && (0..4).all(is_there), "{replacement:?}");
         }
     }
@@ -244,7 +245,7 @@ mod tests {
                 let since = traces[..index].iter().rev().take_while(|&&other| other != trace);
                 let others = since.collect::<std::collections::BTreeSet<_>>().len();
                 let expected = others < ways && traces[..index].contains(&trace);
-                prop_assert_eq!(cache.access(trace, trace.into(), |_| 0), expected);
+                prop_assert_eq!(cache.access(trace, AppPc::new(trace.into()), |_| 0), expected);
             }
         }
 
@@ -259,7 +260,7 @@ mod tests {
             let (mut held, mut floor): (Vec<(u32, u64, u64)>, u64) = (Vec::new(), 0);
             for &trace in &traces {
                 let index = held.iter().position(|&(other, ..)| other == trace);
-                prop_assert_eq!(cache.access(trace, 7, blocks), index.is_some());
+                prop_assert_eq!(cache.access(trace, AppPc::new(7), blocks), index.is_some());
                 let uses = index.map_or(0, |index| held.remove(index).1);
                 if index.is_none() && held.len() == ways {
                     let magnitude = |uses: u64| (uses.max(1) as f64).log2().floor() as u64;

@@ -3,6 +3,7 @@
 //! path and not by a hash. Most paths repeat the previous one, so advancing is mostly a comparison.
 
 use hashbrown::HashMap;
+use trace::AppPc;
 
 use crate::class::Class;
 use crate::set::{EndReason, InstructionRun, Trace};
@@ -15,6 +16,7 @@ pub const NONE: u32 = u32::MAX;
 /// continue before.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Edge {
+    /// The next address; for [`EdgeEnd::Full`], block and index.
     next: u64,
     /// The number of instructions, above eight bits of an [`EndReason`] and eight bits of a
     /// [`Class`] or an [`EdgeEnd`].
@@ -69,13 +71,13 @@ struct Node {
 }
 
 impl Node {
-    fn start(address: u64) -> Self {
+    fn start(address: AppPc) -> Self {
         Self {
             last_edge: Edge::default(),
             last: NONE,
             successor: NONE,
             occurrences: 0,
-            edge: Edge::new(0, 0, None, address),
+            edge: Edge::new(0, 0, None, address.get()),
             parent: NONE,
             instructions: 0,
             cfis: 0,
@@ -97,7 +99,7 @@ pub struct Tree {
     nodes: Vec<Node>,
     edges: HashMap<(u32, Edge), u32>,
     /// By image and address.
-    starts: HashMap<(u32, u64), u32>,
+    starts: HashMap<(u32, AppPc), u32>,
     /// Images of start nodes, if not the first image.
     images: HashMap<u32, u32>,
     /// Numbers of traces, whatever ended them, and the numbers of nodes; only for traces that an
@@ -131,7 +133,7 @@ impl Tree {
         let new = self.nodes.len() as u32;
         let to = *self.edges.entry((from, edge)).or_insert(new);
         if to == new {
-            self.nodes.push(Node { edge, parent: from, instructions, cfis, ..Node::start(0) });
+            self.nodes.push(Node { edge, parent: from, instructions, cfis, ..Node::start(AppPc::NONE) });
         }
         let node = &mut self.nodes[from as usize];
         (node.last_edge, node.last) = (edge, to);
@@ -139,7 +141,7 @@ impl Tree {
     }
 
     /// Returns the start node of an address in an image.
-    pub fn start(&mut self, image: u32, address: u64) -> u32 {
+    pub fn start(&mut self, image: u32, address: AppPc) -> u32 {
         let new = self.nodes.len() as u32;
         let start = *self.starts.entry((image, address)).or_insert(new);
         if start == new {
@@ -154,7 +156,7 @@ impl Tree {
     /// Ends a trace at a node. The next trace begins in the same image at `next`, which is
     /// evaluated only the first time. Returns its start node and address.
     #[inline]
-    pub fn end(&mut self, at: u32, reason: EndReason, image: u32, next: impl FnOnce() -> u64) -> (u32, u64) {
+    pub fn end(&mut self, at: u32, reason: EndReason, image: u32, next: impl FnOnce() -> AppPc) -> (u32, AppPc) {
         if self.nodes[at as usize].successor == NONE {
             self.nodes[at as usize].successor = self.start(image, next());
         }
@@ -162,7 +164,7 @@ impl Tree {
         node.occurrences += 1;
         node.reason = reason;
         let successor = node.successor;
-        (successor, self.nodes[successor as usize].edge.next)
+        (successor, AppPc::new(self.nodes[successor as usize].edge.next))
     }
 
     /// Ends a trace at a node without a successor.
@@ -177,7 +179,7 @@ impl Tree {
     }
 
     /// Returns how many traces began at an address, as counted by [`Tree::count_start`].
-    pub fn starts_at(&self, image: u32, address: u64) -> u64 {
+    pub fn starts_at(&self, image: u32, address: AppPc) -> u64 {
         self.starts.get(&(image, address)).map_or(0, |&start| self.nodes[start as usize].occurrences)
     }
 
@@ -215,8 +217,8 @@ impl Tree {
         self.nodes[node as usize].instructions
     }
 
-    pub fn start_address(&self, node: u32) -> u64 {
-        self.ancestors(node).last().map_or(0, |start| start.edge.next)
+    pub fn start_address(&self, node: u32) -> AppPc {
+        self.ancestors(node).last().map_or(AppPc::NONE, |start| AppPc::new(start.edge.next))
     }
 
     /// Returns the number of calls on the path to a node, minus its returns.
@@ -234,7 +236,7 @@ impl Tree {
         for (index, node) in self.ancestors(node).enumerate() {
             // The successor does not belong to the trace.
             if index > 0 {
-                runs.push(InstructionRun { address: node.edge.next, instructions: run_length });
+                runs.push(InstructionRun { address: AppPc::new(node.edge.next), instructions: run_length });
             }
             run_length = node.edge.instructions();
         }

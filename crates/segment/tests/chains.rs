@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, RflagsBits};
 use proptest::prelude::*;
-use trace::{BlockIndex, DataMode, Live};
+use trace::{AppPc, BlockId, BlockIndex, DataMode, Live};
 use trackway_segment::DependenceChains;
 
 /// Makes each instruction a block; blocks follow each other.
@@ -14,7 +14,7 @@ fn blocks<'i>(instructions: impl IntoIterator<Item = &'i [u8]>) -> Live {
     let mut live = Live::new(DataMode::None);
     let mut address = 0x1000;
     for (id, bytes) in (0..).zip(instructions) {
-        live.block(0, id, address, bytes).unwrap();
+        live.block(0, BlockId::new(id), AppPc::new(address), bytes).unwrap();
         address += bytes.len() as u64;
     }
     live
@@ -40,8 +40,10 @@ fn check(instructions: &[(u32, &[u8])]) {
 #[test]
 fn a_path_through_blocks() {
     let mut live = Live::new(DataMode::None);
-    live.block(0, 0, 0x1000, &[0xff, 0xc0, 0xff, 0xc8, 0x75, 0xfc]).unwrap(); // inc eax; dec eax; jne to the dec
-    live.block(0, 1, 0x2000, &[0xff, 0xc1, 0x90]).unwrap(); // inc ecx; nop
+    // inc eax; dec eax; jne to the dec
+    live.block(0, BlockId::new(0), AppPc::new(0x1000), &[0xff, 0xc0, 0xff, 0xc8, 0x75, 0xfc]).unwrap();
+    // inc ecx; nop
+    live.block(0, BlockId::new(1), AppPc::new(0x2000), &[0xff, 0xc1, 0x90]).unwrap();
     let mut chains = DependenceChains::new(live.blocks());
     let mut longest =
         |path: &[(u32, u32)]| chains.longest(path.iter().map(|&(block, place)| (BlockIndex(block), place)));
@@ -563,7 +565,7 @@ static POOL: LazyLock<(Live, Vec<Use>)> = LazyLock::new(|| {
     while uses.len() < 3000 {
         let start = STARTS[usize::from(random()) % STARTS.len()];
         let bytes: Vec<u8> = start.iter().copied().chain((0..12).map(|_| random())).collect();
-        let instruction = isa::decoder(0, &bytes).decode();
+        let instruction = isa::decoder(AppPc::NONE, &bytes).decode();
         if let Some(used) = Use::of(&instruction) {
             code.push(bytes[..instruction.len()].to_vec());
             uses.push(used);

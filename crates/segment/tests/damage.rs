@@ -1,8 +1,11 @@
 //! Traces end where a part of a recording cannot be read; none continues after the gap.
 
-use trace::{Codec, Exit, Fragment, Options, Recording, ThreadInfo, Trace, Writer};
+use trace::{
+    AppPc, BlockId, Codec, Exit, Fragment, FragmentId, InstructionIndex, Options, PathId, Recording, ThreadId,
+    ThreadInfo, Trace, Writer,
+};
 use trackway_segment::{Class, Policy, Segmenter, StepBuffer, StepCollector};
-use wire::code::{TERMINATOR_NOT_TAKEN, TERMINATOR_TAKEN};
+use wire::code::{FragmentBlock, FragmentExit, TERMINATOR_NOT_TAKEN, TERMINATOR_TAKEN};
 use wire::word;
 
 const TURNS: u32 = 400;
@@ -14,15 +17,17 @@ fn recording() -> Vec<u8> {
     let options = Options { chunk_words: 40, codec: Codec::Fast, ..Options::default() };
     let mut writer = Writer::create_with(&path, &Recording::default(), options).unwrap();
     // dec ecx; jnz -4
-    writer.block(0, 1, 0x1000, &[0xff, 0xc9, 0x75, 0xfc]).unwrap();
-    let exits = [1 | TERMINATOR_TAKEN << 16, 1 | TERMINATOR_NOT_TAKEN << 16];
-    writer.fragment(0, &Fragment { first_path: 1, blocks: &[1], exits: &exits }).unwrap();
-    writer.thread(&ThreadInfo { thread: 0, os_tid: 7, parent: None, image: 0 }).unwrap();
-    writer.path(0, 0, &[word::event(word::START, 0), 0x1000, 0, 5, 0]).unwrap();
+    let (block, fragment, thread) = (BlockId::new(1), FragmentId::new(PathId::new(1)), ThreadId::FIRST);
+    writer.block(0, block, AppPc::new(0x1000), &[0xff, 0xc9, 0x75, 0xfc]).unwrap();
+    let blocks = [FragmentBlock::new(block, false)];
+    let exits = [TERMINATOR_TAKEN, TERMINATOR_NOT_TAKEN].map(|terminator| FragmentExit::new(1, terminator));
+    writer.fragment(0, &Fragment { fragment, blocks: &blocks, exits: &exits }).unwrap();
+    writer.thread(&ThreadInfo { thread, os_tid: 7, parent: None, image: 0 }).unwrap();
+    writer.path(0, thread, &[word::event(word::START, 0), 0x1000, 0, 5, 0]).unwrap();
     for turn in 0..TURNS {
-        writer.path(0, 0, &[if turn % 9 == 8 { 2 } else { 1 }]).unwrap();
+        writer.path(0, thread, &[if turn % 9 == 8 { 2 } else { 1 }]).unwrap();
     }
-    writer.path(0, 0, &[word::event(word::END, 0), 9, 0]).unwrap();
+    writer.path(0, thread, &[word::event(word::END, 0), 9, 0]).unwrap();
     writer.finish(Exit::Code(0)).unwrap();
     std::fs::read(path).unwrap()
 }
@@ -62,7 +67,7 @@ fn traces_end_where_something_is_missing() {
         if missing.start == missing.end || trace.threads().len() != 1 {
             continue;
         }
-        let expected = u64::from(missing.start > 0) + u64::from(missing.end < total);
+        let expected = u64::from(missing.start > InstructionIndex::FIRST) + u64::from(missing.end.get() < total);
         assert_eq!(runs(&trace), (expected, total - (missing.end - missing.start)), "byte {place}, {missing:?}");
         in_two += u32::from(expected == 2);
     }

@@ -4,6 +4,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
+use entity::{AppPc, BlockId, FragmentId};
+use wire::code::{FragmentRecord, Payload};
 use wire::{CODE_RING_BYTES, CODE_RING_OFFSET, Control, SEGMENT_COUNT, SLOT_ENDED, SLOT_LIVE, word};
 
 use super::*;
@@ -99,19 +101,39 @@ fn announce_code(shared: &Shared, kind: u32, payload: &[u8]) {
     control.code_head.store(head + record.len() as u64, SeqCst);
 }
 
+fn announce<P: Payload>(shared: &Shared, record: P) {
+    let mut payload = Vec::new();
+    record.write(&mut |piece| payload.extend_from_slice(piece));
+    announce_code(shared, P::KIND, &payload);
+}
+
+/// Announces a fragment of one block with so many paths.
+fn announce_fragment(shared: &Shared, first_path: u32, path_count: u32, block: u32, is_uninstrumented: bool) {
+    announce(
+        shared,
+        FragmentRecord {
+            fragment: fragment(first_path),
+            is_uninstrumented,
+            blocks: [FragmentBlock::new(BlockId::new(block), false)].into_iter(),
+            exits: (0..path_count as usize)
+                .map(|_| FragmentExit::new(1, code::TERMINATOR_INDIRECT))
+                .collect::<Vec<_>>()
+                .into_iter(),
+        },
+    );
+}
+
+fn fragment(first_path: u32) -> FragmentId {
+    FragmentId::new(PathId::new(first_path))
+}
+
 fn announce_block(shared: &Shared, block: u32, address: u64, code: &[u8]) {
-    let mut payload = address.to_le_bytes().to_vec();
-    payload.extend(block.to_le_bytes());
-    payload.extend([0; 4]);
-    payload.extend(code);
-    announce_code(shared, code::BLOCK, &payload);
+    announce(shared, BlockRecord { address: AppPc::new(address), block: BlockId::new(block), code });
 }
 
 /// Announces a fragment of one block with paths for all of `paths`.
 fn announce_paths(shared: &Shared, paths: std::ops::Range<u32>) {
-    let exits = paths.clone().map(|_| code::TERMINATOR_INDIRECT << 16 | 1);
-    let words = [paths.start, 1, paths.len() as u32, 0, 0].into_iter().chain(exits);
-    announce_code(shared, code::FRAGMENT, &words.flat_map(u32::to_le_bytes).collect::<Vec<u8>>());
+    announce_fragment(shared, paths.start, paths.end - paths.start, 0, false);
 }
 
 /// `START` or `RESUME`.
@@ -178,8 +200,8 @@ fn nothing_is_lost_when_rings_are_full() {
     for thread in 0..3 {
         let expected: Vec<u32> = words(thread, COUNT).flatten().collect();
         assert!(sink.paths[&(0, thread)] == expected, "the path of thread {thread} is as it was written");
-        let info = sink.threads.iter().find(|info| info.thread == thread).unwrap();
-        assert_eq!((info.os_tid, info.parent), (1000 + thread, (thread > 0).then_some(0)));
+        let info = sink.threads.iter().find(|info| info.thread.get() == thread).unwrap();
+        assert_eq!((info.os_tid, info.parent), (1000 + thread, (thread > 0).then_some(ThreadId::FIRST)));
     }
     assert!(counters.stalls > 0, "the ring was too short for the slow recorder");
     assert_eq!(counters.path_words, sink.paths.values().map(|path| path.len() as u64).sum::<u64>());
@@ -239,19 +261,26 @@ fn the_code_ring_wraps_around() {
     });
     assert_eq!(warnings, [""; 0]);
     assert!(counters.code_bytes > CODE_RING_BYTES as u64);
-    assert!(sink.blocks.iter().cloned().eq((0..COUNT).map(|block| (0, block, u64::from(block), code(block)))));
+    assert!(sink.blocks.iter().cloned().eq((0..COUNT).map(|block| (
+        0,
+        BlockId::new(block),
+        AppPc::new(block.into()),
+        code(block)
+    ))));
 }
 
 #[test]
 fn fragments_are_taken_apart() {
     let shared = Shared::create_alone().unwrap();
     let mut sink = MemorySink::default();
-    let exits = [code::TERMINATOR_NOT_TAKEN << 16 | 1, code::TERMINATOR_INDIRECT << 16 | 2];
-    let words = [17, 2, 2, 0, 5 | code::TAKEN, 6, exits[0], exits[1]];
+    let exits = [FragmentExit::new(1, code::TERMINATOR_NOT_TAKEN), FragmentExit::new(2, code::TERMINATOR_INDIRECT)];
+    let blocks = [(5, true), (6, false)].map(|(block, is_taken)| FragmentBlock::new(BlockId::new(block), is_taken));
+    let fragment = fragment(17);
     drain_while(&shared, &mut sink, || {
-        announce_code(&shared, code::FRAGMENT, &words.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<u8>>());
+        let (blocks, exits) = (blocks.into_iter(), exits.into_iter());
+        announce(&shared, FragmentRecord { fragment, is_uninstrumented: false, blocks, exits });
     });
-    assert_eq!(sink.fragments, [(0, 17, vec![5 | code::TAKEN, 6], exits.to_vec())]);
+    assert_eq!(sink.fragments, [(0, fragment, blocks.to_vec(), exits.to_vec())]);
 }
 
 #[test]
@@ -263,9 +292,10 @@ fn modules_come_and_go() {
         announce_code(&shared, code::MODULE, &[words(&[0x1000, 0x2000, 0x3000, 77]), b"/lib/a.so".to_vec()].concat());
         announce_code(&shared, code::UNMAP, &words(&[0x1000, 0x2000, 99]));
     });
-    let module = Module { address: 0x1000, length: 0x2000, file_offset: 0x3000, path: "/lib/a.so".into(), tsc: 77 };
+    let module =
+        Module { address: 0x1000, length: 0x2000, file_offset: 0x3000, path: "/lib/a.so".into(), tsc: Tsc::new(77) };
     assert_eq!(sink.modules, [(0, module)]);
-    assert_eq!(sink.unmapped, [(0, 0x1000, 0x2000, 99)]);
+    assert_eq!(sink.unmapped, [(0, 0x1000, 0x2000, Tsc::new(99))]);
 }
 
 #[test]
@@ -293,7 +323,7 @@ fn nonsense_is_left_out_with_a_warning() {
     drain.pass();
     let (_, warnings, failure) = drain.finish();
     assert_eq!(failure, None);
-    assert_eq!(sink.blocks, [(0, 4, 5, vec![0xc3])]);
+    assert_eq!(sink.blocks, [(0, BlockId::new(4), AppPc::new(5), vec![0xc3])]);
     assert!(sink.paths[&(0, 0)].starts_with(&[3, 5]));
     for part in ["kind 77", "kind 1", "kind 4", "slot 0 was damaged", "code ring was damaged"] {
         assert!(warnings.iter().any(|warning| warning.contains(part)), "{part}: {warnings:?}");
@@ -340,10 +370,9 @@ fn selecting<'a>(shared: &'a Shared, sink: &'a mut MemorySink, selection: &Selec
 }
 
 /// Announces a block of its own for a fragment with one path.
-fn announce_path(shared: &Shared, path: u32, flags: u32) {
+fn announce_path(shared: &Shared, path: u32, is_uninstrumented: bool) {
     announce_block(shared, path, u64::from(path) << 12, &[0x90, 0xc3]);
-    let words = [path, 1, 1, flags, path, code::TERMINATOR_INDIRECT << 16 | 1];
-    announce_code(shared, code::FRAGMENT, &words.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<u8>>());
+    announce_fragment(shared, path, 1, path, is_uninstrumented);
 }
 
 #[test]
@@ -353,7 +382,7 @@ fn uninstrumented_code_is_left_out() {
     let selection = Selection { length: Some(7), ..Selection::default() };
     let mut drain = selecting(&shared, &mut sink, &selection);
     for path in 1..4 {
-        announce_path(&shared, path, if path == 2 { code::UNINSTRUMENTED } else { 0 });
+        announce_path(&shared, path, path == 2);
     }
     let mut engine = Engine::start(&shared, 0, 0);
     engine.append(&[1, 2, 2, 3]);
@@ -375,7 +404,7 @@ fn uninstrumented_code_is_left_out() {
     let half = [word::event(word::SIGNAL, 0), 1, 0, (1 << 12) + 1, 0, (1 << 12) + 1, 0, 0, 0];
     assert_eq!(sink.paths[&(0, 0)], [&[1][..], &gap, &[3], &half, &leave].concat());
     assert_eq!(sink.paths[&(0, 1)], [&[1][..], &leave].concat());
-    let numbers: Vec<u32> = sink.blocks.iter().map(|block| block.1).collect();
+    let numbers: Vec<u32> = sink.blocks.iter().map(|block| block.1.get()).collect();
     assert_eq!(numbers, [1, 3], "a block of uninstrumented code only is not delivered");
     assert_eq!(sink.fragments.len(), 2);
 }
@@ -387,13 +416,13 @@ fn overwritten_words_are_not_read() {
         let mut sink = MemorySink::default();
         let selection = Selection { skip: 1000, ..Selection::default() };
         let mut drain = selecting(&shared, &mut sink, &selection);
-        announce_path(&shared, 1, 0);
+        announce_path(&shared, 1, false);
         let mut engine = Engine::start(&shared, 0, 0);
         engine.append(&event(word::START, 0x4000));
         engine.view().uninstrumented_from.store(4 * 5 + 1, SeqCst);
         engine.append(&[1, 1, 77, word::event(99, 0)]);
         if left {
-            drain.take_detached(0, 4 * 9, 3);
+            drain.take_detached(0, 4 * 9, Tsc::new(3));
         } else {
             drain.finish_image();
         }

@@ -1,6 +1,6 @@
 //! The filter on small sequences of words.
 
-use wire::code::{TERMINATOR_DIRECT, TERMINATOR_INDIRECT};
+use wire::code::{FragmentBlock, FragmentExit, TERMINATOR_DIRECT, TERMINATOR_INDIRECT};
 
 use super::*;
 
@@ -11,13 +11,29 @@ const UNINSTRUMENTED: u64 = 0x1_0000_2000;
 
 fn filter(length: Option<u64>) -> Filter {
     let mut filter = Filter::new(length);
-    filter.block(7, RECORDED, &NOP);
-    filter.block(8, UNINSTRUMENTED, &NOP);
-    let exits = [1 | TERMINATOR_DIRECT << 16, 3 | TERMINATOR_INDIRECT << 16];
-    let delivered = filter.fragment(&Fragment { first_path: 1, blocks: &[7, 7, 7], exits: &exits }, false);
-    assert_eq!(delivered.unwrap().iter().map(|(block, _)| *block).collect::<Vec<_>>(), [7]);
-    assert!(filter.fragment(&Fragment { first_path: 3, blocks: &[8], exits: &exits[..1] }, true).is_none());
+    let [recorded, uninstrumented] = [7, 8].map(BlockId::new);
+    filter.block(recorded, AppPc::new(RECORDED), &NOP);
+    filter.block(uninstrumented, AppPc::new(UNINSTRUMENTED), &NOP);
+    let exits = [FragmentExit::new(1, TERMINATOR_DIRECT), FragmentExit::new(3, TERMINATOR_INDIRECT)];
+    let blocks = [FragmentBlock::new(recorded, false); 3];
+    let delivered = filter.fragment(&Fragment { fragment: fragment(1), blocks: &blocks, exits: &exits }, false);
+    assert_eq!(delivered.unwrap().iter().map(|(block, _)| *block).collect::<Vec<_>>(), [recorded]);
+    let blocks = [FragmentBlock::new(uninstrumented, false)];
+    assert!(filter.fragment(&Fragment { fragment: fragment(3), blocks: &blocks, exits: &exits[..1] }, true).is_none());
     filter
+}
+
+fn fragment(first_path: u32) -> FragmentId {
+    FragmentId::new(PathId::new(first_path))
+}
+
+/// Filters the words of a thread without data.
+fn pass(filter: &mut Filter, thread: u32, words: &mut Vec<u32>) {
+    filter.words(ThreadId::new(thread), words, &[], |_| 0);
+}
+
+fn timed(kind: u8, tsc: u64) -> Vec<u32> {
+    super::timed(kind, Tsc::new(tsc)).to_vec()
 }
 
 fn event(kind: u8, low: u32, rest: &[u32]) -> Vec<u32> {
@@ -40,7 +56,7 @@ fn signal(number: u32, fragment: u32, blocks: u32, pc: u64, tsc: u32) -> Vec<u32
 fn check(length: Option<u64>, input: &[Vec<u32>], expected: &[Vec<u32>]) -> Filter {
     let mut filter = filter(length);
     let mut words = input.concat();
-    filter.words(0, &mut words, &[]);
+    pass(&mut filter, 0, &mut words);
     assert_eq!(words, expected.concat(), "{input:x?}");
     filter
 }
@@ -66,13 +82,13 @@ fn uninstrumented_code_becomes_a_gap() {
 fn a_gap_goes_on_in_the_next_segment() {
     let mut filter = filter(None);
     let mut words = vec![3];
-    filter.words(0, &mut words, &[]);
+    pass(&mut filter, 0, &mut words);
     assert_eq!(words, gap(UNINSTRUMENTED));
     let mut words = [timed(word::TIME, 4), vec![3, 1]].concat();
-    filter.words(0, &mut words, &[]);
+    pass(&mut filter, 0, &mut words);
     assert_eq!(words, [timed(word::TIME, 4), vec![1]].concat());
     let mut words = vec![3];
-    filter.words(1, &mut words, &[]);
+    pass(&mut filter, 1, &mut words);
     assert_eq!(words, gap(UNINSTRUMENTED), "each thread has its own");
 }
 
@@ -140,10 +156,10 @@ fn enough_is_enough() {
         let mut filter = check(Some(length), &all, &[expected]);
         assert!(filter.is_full());
         let mut more = vec![1, 2];
-        filter.words(1, &mut more, &[]);
+        pass(&mut filter, 1, &mut more);
         assert!(more.is_empty());
         let tsc = if length > 16 { 8 } else { 5 };
-        assert_eq!(filter.detached_threads()[0], (0, timed(word::DETACH, tsc)));
+        assert_eq!(filter.detached_threads()[0], (ThreadId::FIRST, timed(word::DETACH, tsc)));
         assert!(filter.detached_threads().is_empty());
     }
 }
@@ -153,20 +169,23 @@ fn data_ends_with_its_words() {
     let data: Vec<u8> = (0..80).collect();
     // Two words of data behind path 1, ten behind path 2, three behind the access.
     let all = [vec![1], event(word::ACCESS, 3 << 8, &[1, 2, 3, 4, 5]), vec![1, 2, 2]].concat();
+    let data_words = |path: PathId| if path == PathId::new(1) { 2 } else { 10 };
     for (length, kept, last) in [(4, 2, 0), (8, 7, 0), (9, 17, 10), (20, 17, 0), (21, 27, 10)] {
         let mut filter = filter(Some(length));
-        assert!(filter.access_descriptors(&AccessDescriptors { first_path: 1, lengths: &[8, 40], accesses: &[] }));
+        assert!(filter.records(&AccessDescriptors { fragment: fragment(1), lengths: &[8, 40], accesses: &[] }));
         let mut words = all.clone();
-        assert_eq!(filter.words(0, &mut words, &data), &data[..(4 * kept).min(data.len())], "{length}");
+        assert_eq!(
+            filter.words(ThreadId::FIRST, &mut words, &data, data_words),
+            &data[..(4 * kept).min(data.len())],
+            "{length}"
+        );
         let data_words = words.len().checked_sub(9).map_or(0, |at| word::data_words(words[at]));
         assert_eq!(data_words, last, "{length}");
     }
     let mut filter = filter(Some(100));
-    assert!(
-        !filter.access_descriptors(&AccessDescriptors { first_path: 3, lengths: &[0], accesses: &[] }),
-        "it is uninstrumented"
-    );
-    assert_eq!(filter.words(0, &mut all.clone(), &data), data);
+    let descriptors = AccessDescriptors { fragment: fragment(3), lengths: &[0], accesses: &[] };
+    assert!(!filter.records(&descriptors), "it is uninstrumented");
+    assert_eq!(filter.words(ThreadId::FIRST, &mut all.clone(), &data, data_words), data);
 }
 
 #[test]
@@ -185,7 +204,8 @@ fn nonsense_is_passed_on() {
     check(None, &[vec![1, 9999, word::event(99, 0), 3]], &[vec![1, 9999, word::event(99, 0), 3]]);
     check(None, &[vec![word::event(word::TIME, 0), 1]], &[vec![word::event(word::TIME, 0), 1]]);
     let mut filter = filter(None);
-    let far = Fragment { first_path: u32::MAX >> 1, blocks: &[1], exits: &[1] };
+    let (blocks, exits) = ([FragmentBlock::from_word(1)], [FragmentExit::from_word(1)]);
+    let far = Fragment { fragment: fragment(u32::MAX >> 1), blocks: &blocks, exits: &exits };
     filter.fragment(&far, true);
     assert!(filter.paths.len() < 100);
 }

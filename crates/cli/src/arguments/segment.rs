@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use clap::builder::TypedValueParser as _;
 use clap::{Args, ValueEnum};
 use experiment::segment::{CLASSES, Classes};
 use segment::{LengthWeight, TraceCacheShape, TraceReplacement};
+use trace::ThreadId;
 
 use super::{Results, Source, parse_count, parse_positive_count};
 
@@ -46,8 +48,8 @@ pub struct Segment {
     #[command(flatten)]
     pub source: Source,
     /// Only this thread of a trace.
-    #[arg(short, long, value_name = "T", requires = "input")]
-    pub thread: Option<u32>,
+    #[arg(short, long, value_name = "T", value_parser = clap::value_parser!(u32).map(ThreadId::new), requires = "input")]
+    pub thread: Option<ThreadId>,
     /// Maximum number of instructions in a trace.
     #[arg(long = "ins", visible_alias = "max-instructions", value_name = "N", default_value_t = 32)]
     pub instructions: u32,

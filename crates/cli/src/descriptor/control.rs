@@ -1,7 +1,7 @@
 //! Branches as mcfTrace writes them (Myers 2014, Figures 4.2 and 4.3).
 
 use isa::Transfer;
-use trace::{Block, Step, Terminator};
+use trace::{AppPc, Block, Step, Terminator, ThreadId};
 
 use super::{BinaryOptions, Line, RecordFormat};
 use crate::digits::hex;
@@ -53,18 +53,18 @@ const UNKNOWN_TARGET: u8 = 4;
 /// One executed branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    pub thread: u32,
-    pub address: u64,
+    pub thread: ThreadId,
+    pub address: AppPc,
     /// `None` if the trace does not contain it: the process ended before the next block of the
     /// thread, or that block is damaged.
-    pub target: Option<u64>,
+    pub target: Option<AppPc>,
     pub class: Class,
 }
 
 impl Descriptor {
     /// Returns the branch at the end of `step`, if there is one.
     #[inline]
-    pub fn of(thread: u32, step: &Step, block: &Block) -> Option<Self> {
+    pub fn of(thread: ThreadId, step: &Step, block: &Block) -> Option<Self> {
         let class = Class::of(step.terminator())?;
         Some(Self { thread, address: block.last(), target: target(step, block, class), class })
     }
@@ -74,12 +74,12 @@ impl Descriptor {
         let mut line = Line::new();
         match format {
             RecordFormat::Ascii => {
-                line.push_number(thread.into());
+                line.push_number(thread.get().into());
                 line.push(b", ");
-                line.push(&hex(address));
+                line.push(&hex(address.get()));
                 line.push(b", ");
                 match target {
-                    Some(target) => line.push(&hex(target)),
+                    Some(target) => line.push(&hex(target.get())),
                     None => line.push(b"unknown"),
                 }
                 line.push(b", ");
@@ -88,19 +88,19 @@ impl Descriptor {
             }
             RecordFormat::Binary(BinaryOptions { wide, .. }) => {
                 line.push_thread(thread, wide);
-                line.push(&address.to_le_bytes());
-                line.push(&target.unwrap_or(0).to_le_bytes());
+                line.push(&address.get().to_le_bytes());
+                line.push(&target.unwrap_or(AppPc::NONE).get().to_le_bytes());
                 line.push(&[target.map_or(UNKNOWN_TARGET, |_| class as u8)]);
                 lines.extend_from_slice(line.as_bytes());
             }
             RecordFormat::Json => {
                 line = Line::json(thread);
                 line.push(b",\"address\":\"");
-                line.push(&hex(address));
+                line.push(&hex(address.get()));
                 match target {
                     Some(target) => {
                         line.push(b"\",\"target\":\"");
-                        line.push(&hex(target));
+                        line.push(&hex(target.get()));
                         line.push(b"\",");
                     }
                     None => line.push(b"\",\"target\":null,"),
@@ -115,10 +115,10 @@ impl Descriptor {
 }
 
 /// Returns the address that the branch went to, or would have gone to (Figure 4.8).
-fn target(step: &Step, block: &Block, class: Class) -> Option<u64> {
+fn target(step: &Step, block: &Block, class: Class) -> Option<AppPc> {
     match (class, block.transfer()) {
         (Class::ConditionalNotTaken, Transfer::Conditional { target }) => Some(target),
-        (Class::UnconditionalIndirect, _) if step.next() == 0 => None,
+        (Class::UnconditionalIndirect, _) if step.next().is_none() => None,
         _ => Some(step.next()),
     }
 }
@@ -134,9 +134,9 @@ mod tests {
     }
 
     const CALL: Descriptor = Descriptor {
-        thread: 0,
-        address: 0x3f_8320_0b03,
-        target: Some(0x3f_8320_1130),
+        thread: ThreadId::FIRST,
+        address: AppPc::new(0x3f_8320_0b03),
+        target: Some(AppPc::new(0x3f_8320_1130)),
         class: Class::UnconditionalDirect,
     };
 
@@ -158,9 +158,9 @@ mod tests {
     #[test]
     fn classes_and_outcomes() {
         let descriptor = Descriptor {
-            thread: 1,
-            address: 0x7f5a_4099_6bbe,
-            target: Some(0x7f5a_4099_6be4),
+            thread: ThreadId::new(1),
+            address: AppPc::new(0x7f5a_4099_6bbe),
+            target: Some(AppPc::new(0x7f5a_4099_6be4)),
             class: Class::ConditionalNotTaken,
         };
         check(RecordFormat::Ascii, &descriptor, None, b"1, 0x00007f5a40996bbe, 0x00007f5a40996be4, C, D, NT\n");
@@ -185,9 +185,9 @@ mod tests {
     #[test]
     fn the_largest_line_fits() {
         let descriptor = Descriptor {
-            thread: u32::MAX,
-            address: u64::MAX,
-            target: Some(u64::MAX),
+            thread: ThreadId::new(u32::MAX),
+            address: AppPc::new(u64::MAX),
+            target: Some(AppPc::new(u64::MAX)),
             class: Class::ConditionalNotTaken,
         };
         let expected = b"4294967295, 0xffffffffffffffff, 0xffffffffffffffff, C, D, NT\n";

@@ -5,6 +5,7 @@
 //! event, and one with the rest.
 
 use filter::traptor::BranchMessage;
+use trace::ThreadId;
 
 use super::{BinaryOptions, Line, RecordFormat};
 use crate::digits::hex;
@@ -36,7 +37,7 @@ const COUNT_MAX: u32 = u32::MAX;
 pub fn write(
     format: RecordFormat,
     layout: Layout,
-    thread: u32,
+    thread: ThreadId,
     message: BranchMessage,
     text: Option<&str>,
     lines: &mut Vec<u8>,
@@ -47,9 +48,9 @@ pub fn write(
     }
 }
 
-fn write_ascii(thread: u32, message: BranchMessage, text: Option<&str>, lines: &mut Vec<u8>) {
+fn write_ascii(thread: ThreadId, message: BranchMessage, text: Option<&str>, lines: &mut Vec<u8>) {
     let mut line = Line::new();
-    line.push_number(thread.into());
+    line.push_number(thread.get().into());
     line.push(b", ");
     match message {
         BranchMessage::Outcome { branches } => line.push_number(branches),
@@ -69,7 +70,7 @@ fn write_ascii(thread: u32, message: BranchMessage, text: Option<&str>, lines: &
 }
 
 #[inline]
-fn write_binary(binary: BinaryOptions, layout: Layout, thread: u32, message: BranchMessage, lines: &mut Vec<u8>) {
+fn write_binary(binary: BinaryOptions, layout: Layout, thread: ThreadId, message: BranchMessage, lines: &mut Vec<u8>) {
     // The fast path: nearly all records are of this form, and a tool has to keep up with the
     // program.
     if layout == Layout::Fixed && !binary.wide {
@@ -93,12 +94,12 @@ const SHORT_BYTES: usize = 6;
 
 /// Returns the start of a usual record. The count has to fit.
 #[inline]
-fn short(thread: u32, count: u64, kind: u8) -> [u8; SHORT_BYTES] {
+fn short(thread: ThreadId, count: u64, kind: u8) -> [u8; SHORT_BYTES] {
     let [a, b, c, d] = (count as u32).to_le_bytes();
-    [thread as u8, a, b, c, d, kind]
+    [thread.get() as u8, a, b, c, d, kind]
 }
 
-fn write_any(binary: BinaryOptions, layout: Layout, thread: u32, message: BranchMessage, lines: &mut Vec<u8>) {
+fn write_any(binary: BinaryOptions, layout: Layout, thread: ThreadId, message: BranchMessage, lines: &mut Vec<u8>) {
     let record = Record { binary, layout, thread };
     match message {
         BranchMessage::Outcome { branches } => {
@@ -127,7 +128,7 @@ fn exception(count: u32, target: u64) -> [u8; 12] {
 struct Record {
     binary: BinaryOptions,
     layout: Layout,
-    thread: u32,
+    thread: ThreadId,
 }
 
 impl Record {
@@ -169,7 +170,7 @@ mod tests {
 
     fn ascii(thread: u32, message: BranchMessage, text: Option<&str>) -> String {
         let mut lines = Vec::new();
-        write(RecordFormat::Ascii, Layout::Fixed, thread, message, text, &mut lines);
+        write(RecordFormat::Ascii, Layout::Fixed, ThreadId::new(thread), message, text, &mut lines);
         String::from_utf8(lines).unwrap()
     }
 
@@ -183,7 +184,7 @@ mod tests {
 
     fn binary(layout: Layout, message: BranchMessage) -> Vec<u8> {
         let mut lines = Vec::new();
-        write(RecordFormat::Binary(BinaryOptions::default()), layout, 3, message, None, &mut lines);
+        write(RecordFormat::Binary(BinaryOptions::default()), layout, ThreadId::new(3), message, None, &mut lines);
         lines
     }
 

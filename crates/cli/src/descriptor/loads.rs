@@ -1,6 +1,8 @@
 //! Messages of mlvCFiat (Myers 2014, Figure 4.36): values of loads, each with the number of known
 //! loads before it.
 
+use trace::ThreadId;
+
 use super::memory::{push_value, write_value};
 use super::{BinaryOptions, LONG_SIZE, Line, RecordFormat};
 
@@ -9,7 +11,7 @@ const COUNT_MAX: u32 = u32::MAX;
 
 /// Writes the message of a first-access miss.
 #[inline]
-pub fn write(format: RecordFormat, thread: u32, hits: u64, value: &[u8], text: Option<&str>, lines: &mut Vec<u8>) {
+pub fn write(format: RecordFormat, thread: ThreadId, hits: u64, value: &[u8], text: Option<&str>, lines: &mut Vec<u8>) {
     let RecordFormat::Binary(binary) = format else { return write_text(thread, hits, value, text, lines) };
     let mut left = hits;
     while left >= u64::from(COUNT_MAX) {
@@ -20,9 +22,9 @@ pub fn write(format: RecordFormat, thread: u32, hits: u64, value: &[u8], text: O
     record(thread, left as u32, value, binary, lines);
 }
 
-fn write_text(thread: u32, hits: u64, value: &[u8], text: Option<&str>, lines: &mut Vec<u8>) {
+fn write_text(thread: ThreadId, hits: u64, value: &[u8], text: Option<&str>, lines: &mut Vec<u8>) {
     let mut line = Line::new();
-    line.push_number(thread.into());
+    line.push_number(thread.get().into());
     line.push(b", ");
     line.push_number(hits);
     line.push(b", ");
@@ -30,19 +32,19 @@ fn write_text(thread: u32, hits: u64, value: &[u8], text: Option<&str>, lines: &
 }
 
 #[inline(always)]
-fn record(thread: u32, hits: u32, value: &[u8], binary: BinaryOptions, lines: &mut Vec<u8>) {
+fn record(thread: ThreadId, hits: u32, value: &[u8], binary: BinaryOptions, lines: &mut Vec<u8>) {
     let size = u32::try_from(value.len()).unwrap_or(u32::MAX);
     let [a, b, c, d] = hits.to_le_bytes();
     if binary.wide {
-        let ([t, u, v, w], [e, f, g, h]) = (thread.to_le_bytes(), size.to_le_bytes());
+        let ([t, u, v, w], [e, f, g, h]) = (thread.get().to_le_bytes(), size.to_le_bytes());
         lines.extend_from_slice(&[t, u, v, w, a, b, c, d, e, f, g, h]);
         return write_value(value, binary, lines);
     }
     match u8::try_from(size) {
-        Ok(short) if short != LONG_SIZE => lines.extend_from_slice(&[thread as u8, a, b, c, d, short]),
+        Ok(short) if short != LONG_SIZE => lines.extend_from_slice(&[thread.get() as u8, a, b, c, d, short]),
         _ => {
             let [e, f, g, h] = size.to_le_bytes();
-            lines.extend_from_slice(&[thread as u8, a, b, c, d, LONG_SIZE, e, f, g, h]);
+            lines.extend_from_slice(&[thread.get() as u8, a, b, c, d, LONG_SIZE, e, f, g, h]);
         }
     }
     write_value(value, binary, lines);
@@ -54,7 +56,7 @@ mod tests {
 
     fn written(format: RecordFormat, hits: u64, value: &[u8], text: Option<&str>) -> Vec<u8> {
         let mut lines = Vec::new();
-        write(format, 0, hits, value, text, &mut lines);
+        write(format, ThreadId::FIRST, hits, value, text, &mut lines);
         lines
     }
 

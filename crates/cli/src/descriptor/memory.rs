@@ -1,7 +1,7 @@
 //! Memory accesses as mlsTrace writes them: the six fields of Myers 2014, Figure 4.14, as text, and
 //! the descriptor of Figure 4.13 in binary.
 
-use trace::{Access, Batch};
+use trace::{Access, AppPc, Batch, ThreadId};
 
 use super::{BinaryOptions, Line, RecordFormat, WITHOUT_VALUE};
 use crate::digits::{hex, hex_of_bytes};
@@ -9,9 +9,9 @@ use crate::digits::{hex, hex_of_bytes};
 /// One load or store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor<'a> {
-    pub thread: u32,
+    pub thread: ThreadId,
     pub store: bool,
-    pub address: u64,
+    pub address: AppPc,
     pub operand: u64,
     pub size: u32,
     pub value: Option<&'a [u8]>,
@@ -47,13 +47,13 @@ impl<'a> Descriptor<'a> {
 
     fn write_ascii(&self, fields: Fields, text: Option<&str>, lines: &mut Vec<u8>) {
         let mut line = Line::new();
-        line.push_number(self.thread.into());
+        line.push_number(self.thread.get().into());
         line.push(match (fields, self.store) {
             (Fields::Loads, _) => b", ",
             (Fields::All, true) => b", S, ",
             (Fields::All, false) => b", L, ",
         });
-        line.push(&hex(self.address));
+        line.push(&hex(self.address.get()));
         line.push(b", ");
         line.push(&hex(self.operand));
         line.push(b", ");
@@ -71,7 +71,7 @@ impl<'a> Descriptor<'a> {
         if fields == Fields::All {
             line.push(&[u8::from(self.store)]);
         }
-        line.push(&self.address.to_le_bytes());
+        line.push(&self.address.get().to_le_bytes());
         line.push(&self.operand.to_le_bytes());
         let is_missing = self.value.is_none() && binary.has_values;
         line.push_size(if is_missing { self.size | WITHOUT_VALUE } else { self.size }, binary.wide);
@@ -86,7 +86,7 @@ impl<'a> Descriptor<'a> {
         line.push(b",\"kind\":\"");
         line.push(if self.store { b"store" } else { b"load" });
         line.push(b"\",\"address\":\"");
-        line.push(&hex(self.address));
+        line.push(&hex(self.address.get()));
         lines.extend_from_slice(line.as_bytes());
         line = Line::new();
         line.push(b"\",\"operand\":\"");
@@ -146,9 +146,9 @@ mod tests {
     const VALUE: [u8; 8] = 0x3f_8320_1130u64.to_le_bytes();
     /// Line 21 of Figure 4.14.
     const LOAD: Descriptor = Descriptor {
-        thread: 0,
+        thread: ThreadId::FIRST,
         store: false,
-        address: 0x3f_8320_1156,
+        address: AppPc::new(0x3f_8320_1156),
         operand: 0x3f_8341_fb80,
         size: 8,
         value: Some(&VALUE),
@@ -160,9 +160,9 @@ mod tests {
         check(RecordFormat::Ascii, &LOAD, None, plain);
         // Line 9 of Figure 4.18.
         let store = Descriptor {
-            thread: 0,
+            thread: ThreadId::FIRST,
             store: true,
-            address: 0x4005a0,
+            address: AppPc::new(0x4005a0),
             operand: 0x7fff_19df_6161,
             size: 1,
             value: Some(&[0xff]),

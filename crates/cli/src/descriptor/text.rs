@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use trace::{Block, BlockIndex, Blocks};
+use trace::{AppPc, Block, BlockIndex, Blocks};
 
 use crate::disassembly::Disassembler;
 
@@ -11,7 +11,7 @@ pub struct DisassemblyCache {
     /// One text per instruction of each block.
     blocks: Vec<Option<Box<[Box<str>]>>>,
     /// Texts of single instructions, by address.
-    single: HashMap<u64, Option<Box<str>>>,
+    single: HashMap<AppPc, Option<Box<str>>>,
 }
 
 impl DisassemblyCache {
@@ -38,13 +38,13 @@ impl DisassemblyCache {
     }
 
     /// Returns the text of the instruction of the block at `address`.
-    pub fn in_block(&mut self, blocks: &Blocks, index: BlockIndex, address: u64) -> Option<&str> {
+    pub fn in_block(&mut self, blocks: &Blocks, index: BlockIndex, address: AppPc) -> Option<&str> {
         let number = blocks.get(index)?.instructions().position(|own| own.address == address)?;
         self.of(blocks, index).get(number).map(|text| &**text)
     }
 
     /// Returns the text of the instruction at `address`, in whichever block it is.
-    pub fn at(&mut self, blocks: &Blocks, address: u64) -> Option<&str> {
+    pub fn at(&mut self, blocks: &Blocks, address: AppPc) -> Option<&str> {
         if !self.single.contains_key(&address) {
             let indices = (0..u32::try_from(blocks.len()).unwrap_or(u32::MAX)).map(BlockIndex);
             let holds = |&index: &BlockIndex| {

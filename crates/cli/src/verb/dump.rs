@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use trace::{Access, Batch, DataMode, Event, Step, Trace};
+use trace::{Access, Batch, DataMode, Event, Step, ThreadId, Trace};
 
 use crate::arguments::{Dump, Format, Kind};
 use crate::descriptor::memory::Fields;
@@ -48,17 +48,22 @@ fn format_of(arguments: &Dump, data: DataMode) -> RecordFormat {
 }
 
 /// Fails if a thread does not fit into the one byte that the binary format has for it.
-pub fn refuse_high_threads(trace: &Trace, selected: Option<u32>) -> Result<(), Failure> {
+pub fn refuse_high_threads(trace: &Trace, selected: Option<ThreadId>) -> Result<(), Failure> {
     let high = trace
         .threads()
         .iter()
         .map(|thread| thread.info.thread)
-        .find(|&thread| thread > u32::from(u8::MAX) && selected.is_none_or(|selected| selected == thread));
+        .find(|&thread| is_high(thread) && selected.is_none_or(|selected| selected == thread));
     high.map_or(Ok(()), |thread| Err(high_thread(thread)))
 }
 
+/// Returns whether a thread does not fit into one byte.
+pub fn is_high(thread: ThreadId) -> bool {
+    u8::try_from(thread.get()).is_err()
+}
+
 /// Returns the failure for a thread that does not fit into one byte.
-pub fn high_thread(thread: u32) -> Failure {
+pub fn high_thread(thread: ThreadId) -> Failure {
     Failure::new(format!("thread {thread} does not fit into the one byte of the binary format"))
         .hint("--wide writes 4 bytes per thread")
 }
@@ -73,7 +78,7 @@ struct DumpWriter<'t> {
 }
 
 impl Visitor for DumpWriter<'_> {
-    fn step(&mut self, thread: u32, step: &Step, part: Range<u32>) -> Result<(), Stopped> {
+    fn step(&mut self, thread: ThreadId, step: &Step, part: Range<u32>) -> Result<(), Stopped> {
         match self.kind {
             Kind::Instructions => self.instructions(thread, step, part),
             Kind::Control if part.end == step.instructions() => self.branch(thread, step),
@@ -82,7 +87,7 @@ impl Visitor for DumpWriter<'_> {
         self.lines.flush_if_long()
     }
 
-    fn event(&mut self, _: u32, _: &Event) -> Result<(), Stopped> {
+    fn event(&mut self, _: ThreadId, _: &Event) -> Result<(), Stopped> {
         Ok(())
     }
 
@@ -102,7 +107,7 @@ impl Visitor for DumpWriter<'_> {
 }
 
 impl DumpWriter<'_> {
-    fn instructions(&mut self, thread: u32, step: &Step, part: Range<u32>) {
+    fn instructions(&mut self, thread: ThreadId, step: &Step, part: Range<u32>) {
         let (skip, count, blocks) = (part.start as usize, part.len(), self.trace.blocks());
         let texts = match &mut self.texts {
             Some(texts) => texts.of(blocks, step.block()),
@@ -115,7 +120,7 @@ impl DumpWriter<'_> {
         }
     }
 
-    fn branch(&mut self, thread: u32, step: &Step) {
+    fn branch(&mut self, thread: ThreadId, step: &Step) {
         let blocks = self.trace.blocks();
         let Some(block) = blocks.get(step.block()) else { return };
         let Some(descriptor) = control::Descriptor::of(thread, step, &block) else { return };

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use experiment::programs::Runs;
 use experiment::{Findings, NamedTable, mtrace, port, segment};
 use report::Table;
+use trace::InstructionIndex;
 
 use crate::arguments::port::ExperimentPort;
 use crate::arguments::segment::ExperimentSegment;
@@ -56,7 +57,7 @@ fn run_segment(arguments: &ExperimentSegment) -> Result<u8, Stopped> {
     let options = segment::Options {
         traces: arguments.traces.clone(),
         programs: arguments.programs.clone(),
-        start: arguments.start,
+        start: InstructionIndex::new(arguments.start),
         length: arguments.length,
         trackway: own_path()?,
     };

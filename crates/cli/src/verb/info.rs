@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use serde::Serialize;
-use trace::{Access, Batch, Counts, DataMode, Event, Exit, Step, Terminator, ThreadSummary, Trace};
+use trace::{Access, Batch, Counts, DataMode, Event, Exit, Step, Terminator, ThreadId, ThreadSummary, Trace, Tsc};
 
 use crate::arguments::{Info, Input};
 use crate::digits::{grouped, percent, size};
@@ -53,20 +53,20 @@ struct Counter {
 }
 
 impl Counter {
-    fn counts(&mut self, thread: u32) -> Option<&mut Counts> {
+    fn counts(&mut self, thread: ThreadId) -> Option<&mut Counts> {
         self.threads.iter_mut().find(|summary| summary.info.thread == thread).map(|summary| &mut summary.counts)
     }
 }
 
 impl Visitor for Counter {
-    fn step(&mut self, thread: u32, step: &Step, part: Range<u32>) -> Result<(), Stopped> {
+    fn step(&mut self, thread: ThreadId, step: &Step, part: Range<u32>) -> Result<(), Stopped> {
         if let Some(counts) = self.counts(thread) {
             count_step(counts, step, part);
         }
         Ok(())
     }
 
-    fn event(&mut self, thread: u32, event: &Event) -> Result<(), Stopped> {
+    fn event(&mut self, thread: ThreadId, event: &Event) -> Result<(), Stopped> {
         if let Some(counts) = self.counts(thread) {
             count_event(counts, event);
         }
@@ -274,7 +274,7 @@ impl Overview {
             },
             finished: trace.is_finished(),
             selection: input.is_partial().then_some(SelectionJson {
-                thread: input.thread,
+                thread: input.thread.map(ThreadId::get),
                 skip: input.skip,
                 length: input.length,
             }),
@@ -305,9 +305,9 @@ impl Overview {
 fn thread_json(thread: &ThreadSummary) -> ThreadJson {
     let info = &thread.info;
     ThreadJson {
-        id: info.thread,
+        id: info.thread.get(),
         os_tid: info.os_tid,
-        parent: info.parent,
+        parent: info.parent.map(ThreadId::get),
         image: info.image,
         counts: CountsJson::from(&thread.counts),
         plain: thread.counts,
@@ -327,9 +327,9 @@ fn module_json(mapped: &trace::MappedModule) -> ModuleJson {
 
 fn times_json(trace: &Trace) -> TimesJson {
     let recording = trace.recording();
-    let last = trace.threads().iter().map(|thread| thread.last_tsc).max().unwrap_or(0);
-    let ticks = last.saturating_sub(recording.start_tsc);
-    let seconds = (recording.tsc_hz > 0 && last > 0).then(|| ticks as f64 / recording.tsc_hz as f64);
+    let last = trace.threads().iter().map(|thread| thread.last_tsc).max().unwrap_or(Tsc::NONE);
+    let ticks = last.get().saturating_sub(recording.start_tsc.get());
+    let seconds = (recording.tsc_hz > 0 && !last.is_none()).then(|| ticks as f64 / recording.tsc_hz as f64);
     TimesJson { start_unix_nanoseconds: recording.start_unix_nanos, seconds }
 }
 
@@ -368,14 +368,14 @@ fn add_subtree(text: &mut String, family: &[ProcessJson], process: &ProcessJson,
 }
 
 fn processes_json(trace: &Trace) -> Vec<ProcessJson> {
-    let first = trace.processes().map(|process| process.tsc).min().unwrap_or(0);
+    let first = trace.processes().map(|process| process.tsc).min().unwrap_or(Tsc::NONE);
     let hertz = trace.recording().tsc_hz.max(1) as f64;
     let mut family: Vec<ProcessJson> = trace
         .processes()
         .map(|process| ProcessJson {
             pid: process.pid,
             parent: process.parent,
-            seconds: process.tsc.saturating_sub(first) as f64 / hertz,
+            seconds: (process.tsc - first) as f64 / hertz,
             command: process.command.clone(),
         })
         .collect();

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use replay::Sharing;
 use serde::Serialize;
-use trace::{AccessVisitor, Batch, Blocks, DataMode, Event, Operand, PathBatch};
+use trace::{AccessVisitor, Batch, Blocks, DataMode, Event, Operand, PathBatch, ThreadId};
 
 use crate::arguments::mtrace::{ByteOrder, Common, InterleaveOptions, McfTRaptor, McfTrace, MlsTrace, MlvCFiat};
 use crate::descriptor::{BinaryOptions, RecordFormat};
@@ -77,7 +77,7 @@ trait Tool {
     }
 
     /// Returns a visitor for the next memory accesses of a thread.
-    fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut DescriptorFile) -> impl AccessVisitor + 't {
+    fn watch<'t>(&'t mut self, thread: ThreadId, descriptors: &'t mut DescriptorFile) -> impl AccessVisitor + 't {
         let _ = (thread, descriptors);
         NoAccessVisitor
     }

@@ -10,7 +10,7 @@ use port::file::{self, Description};
 use port::message::ExceptionTarget;
 use port::nexus::Streams;
 use port::{Config, PortSettings, Subject, Technique};
-use trace::{DataMode, Trace};
+use trace::{DataMode, ThreadId, Trace};
 
 use crate::arguments::Input;
 use crate::arguments::mtrace::LoadKnowledge;
@@ -83,9 +83,10 @@ fn measure(input: &Input, options: &PortOptions) -> Result<u8, Stopped> {
 
 /// Completes the description: the part of the trace, and the number of bits.
 fn describe(description: &mut Description, trace: &Trace, input: &Input, cores: &Cores, result: &SurveyResult) {
-    description.threads = input.excerpt().threads(trace);
+    description.threads = input.excerpt().threads(trace).into_iter().map(ThreadId::get).collect();
     description.cores = cores.count();
-    (description.thread, description.skip, description.length) = (input.thread, input.skip, input.length);
+    (description.thread, description.skip) = (input.thread.map(ThreadId::get), input.skip);
+    description.length = input.length;
     let own = result.outcomes.iter().find(|outcome| outcome.technique.name() == description.technique);
     if let Some(outcome) = own {
         (description.bits, description.instructions) = (outcome.port.bits(), outcome.instructions);

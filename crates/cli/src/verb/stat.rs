@@ -7,7 +7,9 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
-use trace::{Access, Batch, Counts, DataMode, Event, MappedModule, ReadError, Step, Steps, ThreadSummary, Trace};
+use trace::{
+    Access, AppPc, Batch, Counts, DataMode, Event, MappedModule, ReadError, Step, Steps, ThreadId, ThreadSummary, Trace,
+};
 
 use crate::arguments::{Input, Stat};
 use crate::digits::{grouped, percent};
@@ -35,7 +37,7 @@ pub fn run(arguments: &Stat) -> Result<u8, Stopped> {
 /// All counts.
 #[derive(Default)]
 struct Tally {
-    threads: BTreeMap<u32, Counts>,
+    threads: BTreeMap<ThreadId, Counts>,
     /// For each static block: the number of executions, and of executed instructions.
     blocks: Vec<BlockCounts>,
     system_calls: BTreeMap<u32, u64>,
@@ -94,13 +96,13 @@ impl Tally {
         batch.accesses().for_each(|access| self.access(batch.thread(), &access));
     }
 
-    fn access(&mut self, thread: u32, access: &Access) {
+    fn access(&mut self, thread: ThreadId, access: &Access) {
         count_access(self.threads.entry(thread).or_default(), access);
         let sizes = if access.is_write() { &mut self.stores } else { &mut self.loads };
         sizes.add(access.size(), 1);
     }
 
-    fn event(&mut self, thread: u32, event: &Event) {
+    fn event(&mut self, thread: ThreadId, event: &Event) {
         count_event(self.threads.entry(thread).or_default(), event);
         match *event {
             Event::Syscall { number, .. } => *self.system_calls.entry(number).or_default() += 1,
@@ -137,13 +139,13 @@ fn count_block(blocks: &mut [BlockCounts], step: &Step, instructions: u32) {
 }
 
 impl Visitor for Tally {
-    fn step(&mut self, thread: u32, step: &Step, part: Range<u32>) -> Result<(), Stopped> {
+    fn step(&mut self, thread: ThreadId, step: &Step, part: Range<u32>) -> Result<(), Stopped> {
         count_block(&mut self.blocks, step, part.end - part.start);
         count_step(self.threads.entry(thread).or_default(), step, part);
         Ok(())
     }
 
-    fn event(&mut self, thread: u32, event: &Event) -> Result<(), Stopped> {
+    fn event(&mut self, thread: ThreadId, event: &Event) -> Result<(), Stopped> {
         Tally::event(self, thread, event);
         Ok(())
     }
@@ -301,7 +303,8 @@ impl<'t> ModuleMap<'t> {
         Self { modules }
     }
 
-    fn find(&self, image: u32, address: u64) -> Option<&'t MappedModule> {
+    fn find(&self, image: u32, pc: AppPc) -> Option<&'t MappedModule> {
+        let address = pc.get();
         let after = self.modules.partition_point(|mapped| (mapped.image, mapped.module.address) <= (image, address));
         let &mapped = self.modules.get(after.checked_sub(1)?)?;
         let inside = mapped.image == image && address - mapped.module.address < mapped.module.length;
@@ -315,7 +318,7 @@ fn module_name(place: Option<&MappedModule>) -> String {
 
 fn top_blocks(trace: &Trace, tally: &Tally, modules_by_address: &ModuleMap, all: u64, top: usize) -> Vec<BlockJson> {
     // The same code may be in several blocks: it may have been translated more than once.
-    let mut by_address: BTreeMap<(u32, u64, u32), BlockCounts> = BTreeMap::new();
+    let mut by_address: BTreeMap<(u32, AppPc, u32), BlockCounts> = BTreeMap::new();
     for (block, executed) in trace.blocks().iter().zip(&tally.blocks).filter(|(_, executed)| executed.times > 0) {
         let sum = by_address.entry((block.image(), block.address(), block.instruction_count())).or_default();
         sum.times += executed.times;
@@ -324,9 +327,9 @@ fn top_blocks(trace: &Trace, tally: &Tally, modules_by_address: &ModuleMap, all:
     let mut list: Vec<_> = by_address.into_iter().collect();
     list.sort_by(|a, b| b.1.instructions.cmp(&a.1.instructions).then(a.0.cmp(&b.0)));
     list.truncate(top);
-    let describe = |((image, address, instruction_count), executed): ((u32, u64, u32), BlockCounts)| {
+    let describe = |((image, address, instruction_count), executed): ((u32, AppPc, u32), BlockCounts)| {
         let place = modules_by_address.find(image, address);
-        let offset = place.map(|mapped| address - mapped.module.address + mapped.module.file_offset);
+        let offset = place.map(|mapped| address.get() - mapped.module.address + mapped.module.file_offset);
         BlockJson {
             address: format!("{address:#x}"),
             image,

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use serde::Serialize;
-use trace::{Counts, Event, Step, Trace};
+use trace::{AppPc, Counts, Event, Step, ThreadId, Trace};
 
 use crate::arguments::Verify;
 use crate::digits::grouped;
@@ -120,16 +120,16 @@ fn check_part(trace: &Trace, arguments: &Verify) -> Result<(Counts, Vec<String>)
 /// event before it gives.
 struct Continuity<'t> {
     trace: &'t Trace,
-    next: HashMap<u32, u64>,
+    next: HashMap<ThreadId, AppPc>,
     /// For each thread that has just made a system call, its number and the address behind it.
-    called: HashMap<u32, (u32, u64)>,
+    called: HashMap<ThreadId, (u32, AppPc)>,
     counts: Counts,
     problems: Vec<String>,
 }
 
 impl Continuity<'_> {
-    fn expect(&mut self, thread: u32, address: u64) {
-        if address == 0 {
+    fn expect(&mut self, thread: ThreadId, address: AppPc) {
+        if address.is_none() {
             self.next.remove(&thread);
         } else {
             self.next.insert(thread, address);
@@ -137,7 +137,7 @@ impl Continuity<'_> {
     }
 
     /// Reports a problem if the thread is not expected at `address`.
-    fn arrive(&mut self, thread: u32, address: u64) {
+    fn arrive(&mut self, thread: ThreadId, address: AppPc) {
         if let Some(&expected) = self.next.get(&thread)
             && address != expected
         {
@@ -147,13 +147,12 @@ impl Continuity<'_> {
 
     /// Checks a signal: it comes before an instruction, or in a system call, which is restarted or
     /// not.
-    fn interrupt(&mut self, thread: u32, pc: u64) {
+    fn interrupt(&mut self, thread: ThreadId, pc: AppPc) {
         const SYSCALL_BYTES: u64 = 2;
         const RT_SIGRETURN: u32 = 15;
         // An rt_sigreturn that finds no frame continues at 0.
-        let is_in_call = |&(number, after): &(u32, u64)| {
-            pc == 0 && number == RT_SIGRETURN || pc.wrapping_add(SYSCALL_BYTES) == after
-        };
+        let is_in_call =
+            |&(number, after): &(u32, AppPc)| pc.is_none() && number == RT_SIGRETURN || pc + SYSCALL_BYTES == after;
         if !self.called.get(&thread).is_some_and(is_in_call) {
             self.arrive(thread, pc);
         }
@@ -161,7 +160,7 @@ impl Continuity<'_> {
 }
 
 impl Visitor for Continuity<'_> {
-    fn step(&mut self, thread: u32, step: &Step, part: Range<u32>) -> Result<(), Stopped> {
+    fn step(&mut self, thread: ThreadId, step: &Step, part: Range<u32>) -> Result<(), Stopped> {
         let Some(first) = self.trace.blocks().instructions(step).next() else {
             self.problems.push(format!("thread {}: a step of a block that is not there", thread));
             return Ok(());
@@ -173,7 +172,7 @@ impl Visitor for Continuity<'_> {
         Ok(())
     }
 
-    fn event(&mut self, thread: u32, event: &Event) -> Result<(), Stopped> {
+    fn event(&mut self, thread: ThreadId, event: &Event) -> Result<(), Stopped> {
         count_event(&mut self.counts, event);
         match *event {
             Event::Start { pc, .. } | Event::Resume { pc, .. } => self.expect(thread, pc),
@@ -184,14 +183,14 @@ impl Visitor for Continuity<'_> {
             }
             Event::Gap { pc } => {
                 self.arrive(thread, pc);
-                self.expect(thread, 0);
+                self.expect(thread, AppPc::NONE);
             }
             Event::Syscall { number, .. } => {
                 if let Some(&after) = self.next.get(&thread) {
                     self.called.insert(thread, (number, after));
                 }
             }
-            Event::End { .. } | Event::Detach { .. } | Event::Lost => self.expect(thread, 0),
+            Event::End { .. } | Event::Detach { .. } | Event::Lost => self.expect(thread, AppPc::NONE),
             Event::Time { .. } | Event::Child { .. } | Event::FsBase { .. } | Event::Unfinished { .. } => {}
         }
         Ok(())

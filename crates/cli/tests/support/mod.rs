@@ -4,8 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use trace::{AccessDescriptors, DataMode, Exit, Fragment, Module, Recording, ThreadInfo, Writer};
-use wire::{code, word};
+use trace::{
+    AccessDescriptors, AppPc, BlockId, DataMode, Exit, Fragment, FragmentId, Module, PathId, Recording, ThreadId,
+    ThreadInfo, Writer,
+};
+use wire::code::{self, FragmentBlock, FragmentExit};
+use wire::word;
 
 /// The result of a run of the command.
 #[derive(Debug)]
@@ -89,10 +93,11 @@ impl Sample {
         if data != DataMode::None {
             describe_accesses(&mut writer, data);
         }
-        for (&thread, start) in threads.iter().zip((1u64..).map(|turn| turn * 1000)) {
-            let parent = (thread != 0).then_some(0);
-            writer.thread(&ThreadInfo { thread, os_tid: 1000 + thread, parent, image: 0 }).unwrap();
-            let stack = [0x7fff_0000 + u64::from(thread) * 0x1000, 0x40100c].map(u64::to_le_bytes).concat();
+        for (&number, start) in threads.iter().zip((1u64..).map(|turn| turn * 1000)) {
+            let thread = ThreadId::new(number);
+            let parent = (thread != ThreadId::FIRST).then_some(ThreadId::FIRST);
+            writer.thread(&ThreadInfo { thread, os_tid: 1000 + number, parent, image: 0 }).unwrap();
+            let stack = [0x7fff_0000 + u64::from(number) * 0x1000, 0x40100c].map(u64::to_le_bytes).concat();
             let data = match data {
                 DataMode::None => &[][..],
                 DataMode::Addresses => &stack[..8],
@@ -130,18 +135,28 @@ fn define_code(writer: &mut Writer) {
         (5, 0x40100c, &[0xb8, 60, 0, 0, 0, 0x0f, 0x05]),
     ];
     for (id, address, bytes) in blocks {
-        writer.block(0, id, address, bytes).unwrap();
+        writer.block(0, BlockId::new(id), AppPc::new(address), bytes).unwrap();
     }
-    let exit = |blocks: u32, terminator: u32| terminator << 16 | blocks;
     let fragments: [(u32, &[u32], &[u32]); 4] = [
-        (1, &[1], &[exit(1, code::TERMINATOR_TAKEN), exit(1, code::TERMINATOR_NOT_TAKEN)]),
-        (3, &[2], &[exit(1, code::TERMINATOR_TAKEN), exit(1, code::TERMINATOR_NOT_TAKEN)]),
-        (5, &[3, 4], &[exit(2, code::TERMINATOR_INDIRECT)]),
-        (6, &[5], &[exit(1, code::TERMINATOR_SYSCALL)]),
+        (1, &[1], &[code::TERMINATOR_TAKEN, code::TERMINATOR_NOT_TAKEN]),
+        (3, &[2], &[code::TERMINATOR_TAKEN, code::TERMINATOR_NOT_TAKEN]),
+        (CALL, &[3, 4], &[code::TERMINATOR_INDIRECT]),
+        (6, &[5], &[code::TERMINATOR_SYSCALL]),
     ];
-    for (first_path, blocks, exits) in fragments {
-        writer.fragment(0, &Fragment { first_path, blocks, exits }).unwrap();
+    for (first_path, blocks, terminators) in fragments {
+        let blocks: Vec<FragmentBlock> =
+            blocks.iter().map(|&number| FragmentBlock::new(BlockId::new(number), false)).collect();
+        let exit = |&terminator: &u32| FragmentExit::new(blocks.len() as u16, terminator);
+        let exits: Vec<FragmentExit> = terminators.iter().map(exit).collect();
+        writer.fragment(0, &Fragment { fragment: fragment(first_path), blocks: &blocks, exits: &exits }).unwrap();
     }
+}
+
+/// The path through call and return.
+const CALL: u32 = 5;
+
+fn fragment(first_path: u32) -> FragmentId {
+    FragmentId::new(PathId::new(first_path))
 }
 
 /// Describes the data behind the path through call and return: rsp before, and the value that `ret`
@@ -159,7 +174,8 @@ fn describe_accesses(writer: &mut Writer, data: DataMode) {
     let value = if values { 8 } else { code::NO_VALUE };
     let ret = code::AccessDescriptor { block: 1, flags: code::HAS_BASE, value, ..call };
     let lengths = [if values { 16 } else { 8 }];
-    writer.access_descriptors(&AccessDescriptors { first_path: 5, lengths: &lengths, accesses: &[call, ret] }).unwrap();
+    let descriptors = AccessDescriptors { fragment: fragment(CALL), lengths: &lengths, accesses: &[call, ret] };
+    writer.access_descriptors(&descriptors).unwrap();
 }
 
 /// Returns the words of one thread, from time `start` on.

@@ -4,7 +4,7 @@
 
 use filter::traptor::{BranchKind, BranchOutcome, BranchSite};
 use predict::RowBranch;
-use trace::{BlockIndex, PathItems, PathTable};
+use trace::{AppPc, BlockIndex, PathId, PathItems, PathTable};
 
 use super::{FilterPass, LocatedMessage, UnresolvedBranch, unresolved_branch};
 use replay::block_end::BlockEnds;
@@ -26,7 +26,7 @@ struct PredictorOperation {
 /// Details of a conditional branch, used if it is mispredicted.
 #[derive(Clone, Copy, Debug)]
 struct BranchDetail {
-    address: u64,
+    address: AppPc,
     block: BlockIndex,
     instructions: u32,
     /// Counted branches of the path before it.
@@ -35,9 +35,9 @@ struct BranchDetail {
 
 #[derive(Clone, Copy, Debug)]
 struct PreparedPath {
-    start: u64,
+    start: AppPc,
     /// Successor of the path, unless the next path reveals it.
-    next: u64,
+    next: AppPc,
     unresolved: Option<UnresolvedBranch>,
     instructions: u32,
     points_at: u32,
@@ -65,15 +65,15 @@ const TOO_LONG: u32 = u32::MAX;
 
 impl PreparedPaths {
     #[inline]
-    fn of(&mut self, paths: PathTable<'_>, path: u32, block_ends: &BlockEnds) -> Option<(&PreparedPath, &Self)> {
-        let index = self.indices.get(path as usize).copied().unwrap_or(0);
+    fn of(&mut self, paths: PathTable<'_>, path: PathId, block_ends: &BlockEnds) -> Option<(&PreparedPath, &Self)> {
+        let index = self.indices.get(path.get() as usize).copied().unwrap_or(0);
         let index = if index == 0 { self.enter(paths, path, block_ends) } else { index };
         let own = self.prepared.get(index as usize - 1)?;
         Some((own, self))
     }
 
     #[cold]
-    fn enter(&mut self, paths: PathTable<'_>, path: u32, block_ends: &BlockEnds) -> u32 {
+    fn enter(&mut self, paths: PathTable<'_>, path: PathId, block_ends: &BlockEnds) -> u32 {
         let (points, operations) = (self.points.len(), self.operations.len());
         let index = match self.prepare(paths, path, block_ends) {
             Some(own) => {
@@ -87,7 +87,7 @@ impl PreparedPaths {
                 TOO_LONG
             }
         };
-        let number = path as usize;
+        let number = path.get() as usize;
         if self.indices.len() <= number {
             self.indices.resize(number + 1 + number / 2, 0);
         }
@@ -95,7 +95,7 @@ impl PreparedPaths {
         index
     }
 
-    fn prepare(&mut self, paths: PathTable<'_>, path: u32, block_ends: &BlockEnds) -> Option<PreparedPath> {
+    fn prepare(&mut self, paths: PathTable<'_>, path: PathId, block_ends: &BlockEnds) -> Option<PreparedPath> {
         let (steps, last) = paths.get(path)?;
         let mut own = PreparedPath {
             start: block_ends.of(steps.first().unwrap_or(&last))?.start,
@@ -117,7 +117,7 @@ impl PreparedPaths {
                     let before = self.points.last().filter(|_| own.points > 0);
                     self.points.push(RowBranch::after(before, site.address, taken));
                     self.details.push(BranchDetail {
-                        address: site.address,
+                        address: AppPc::new(site.address),
                         block,
                         instructions,
                         branches: own.branches,
@@ -161,7 +161,7 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
     pub(super) fn path(
         &mut self,
         paths: PathTable<'_>,
-        path: u32,
+        path: PathId,
         items: &mut PathItems<'_>,
         block_ends: &BlockEnds,
         prepared: &mut PreparedPaths,
@@ -198,7 +198,7 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
     }
 
     #[cold]
-    fn step_by_step(&mut self, paths: PathTable<'_>, path: u32, block_ends: &BlockEnds) {
+    fn step_by_step(&mut self, paths: PathTable<'_>, path: PathId, block_ends: &BlockEnds) {
         let Some((steps, last)) = paths.get(path) else { return };
         if let Some(block_end) = block_ends.of(steps.first().unwrap_or(&last)) {
             self.resolve_target(block_end.start);
@@ -226,7 +226,7 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
         self.state.encoder.add_predicted(u64::from(branches - encoded.branches));
         *encoded = EncodedPrefix { branches: branches + 1, instructions };
         let message = self.state.encoder.encode_target(target);
-        (self.emit)(LocatedMessage { thread: self.thread, message, address: site.address, block });
+        (self.emit)(LocatedMessage { thread: self.thread, message, address: AppPc::new(site.address), block });
     }
 
     /// Runs a path with conditional branches that update the predictors; `saturated_count` leading

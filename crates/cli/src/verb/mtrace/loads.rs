@@ -5,7 +5,7 @@ use filter::cfiat::CfiatConfig;
 use replay::loads::{HitCounts, Invalidation, ReportedLoad, SIZES};
 use replay::{Sharing, loads};
 use serde::Serialize;
-use trace::{AccessVisitor, Batch, Blocks, DataMode};
+use trace::{AccessVisitor, Batch, Blocks, DataMode, ThreadId};
 
 use super::files::DescriptorFile;
 use super::{InputForm, Run, sharing};
@@ -114,7 +114,7 @@ impl super::Tool for LoadValueTool {
         if self.filter.needs_batches() { InputForm::Batches } else { InputForm::Memory }
     }
 
-    fn watch<'t>(&'t mut self, thread: u32, descriptors: &'t mut DescriptorFile) -> impl AccessVisitor + 't {
+    fn watch<'t>(&'t mut self, thread: ThreadId, descriptors: &'t mut DescriptorFile) -> impl AccessVisitor + 't {
         self.filter.watch(thread, |load| add(&load, descriptors, |_| None))
     }
 

@@ -52,7 +52,7 @@ impl SelectedBlocks {
         }
         let is_selected = |index| {
             let block = trace.blocks().get(BlockIndex(index))?;
-            Some(ranges.get(&block.image())?.iter().any(|range| range.contains(&block.address())))
+            Some(ranges.get(&block.image())?.iter().any(|range| range.contains(&block.address().get())))
         };
         let count = u32::try_from(trace.blocks().len()).unwrap_or(u32::MAX);
         Ok(Some(Self { blocks: (0..count).map(|index| is_selected(index).unwrap_or(false)).collect() }))

@@ -4,7 +4,10 @@ use std::path::Path;
 
 use capture::{Limits, Options, Selection};
 use replay::OrderedBatches;
-use trace::{Batch, DataMode, InstructionWindow, Live, Merged, ReadError, RoundRobinUnit, Step, ThreadInfo, Trace};
+use trace::{
+    Batch, DataMode, InstructionIndex, InstructionWindow, Live, Merged, ReadError, RoundRobinUnit, Step, ThreadInfo,
+    Trace,
+};
 
 use super::files::DescriptorFile;
 use super::routines::{self, SelectedBlocks};
@@ -17,7 +20,7 @@ use crate::live::{self, Receiver, ThreadWords};
 use crate::output::Stopped;
 use crate::progress::Progress;
 use crate::select;
-use crate::verb::dump::{high_thread, refuse_high_threads};
+use crate::verb::dump::{high_thread, is_high, refuse_high_threads};
 use crate::verb::record::status;
 
 /// A program that is yet to run, or a trace and the selected blocks of it.
@@ -154,7 +157,7 @@ fn read_part<T: Tool>(
     descriptors: &mut DescriptorFile,
     reader: &mut TraceReader,
 ) {
-    let skip = order.seek(common.skip);
+    let skip = order.seek(InstructionIndex::new(common.skip));
     let mut window = InstructionWindow { skip, left: common.length.unwrap_or(u64::MAX) };
     let (mut part, mut done, blocks) = (Batch::default(), common.skip - skip, trace.blocks());
     while window.left > 0 && !descriptors.is_full() {
@@ -214,7 +217,7 @@ struct ToolReceiver<'a, T> {
 impl<T: Tool> Receiver for ToolReceiver<'_, T> {
     fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Stopped> {
         self.threads += 1;
-        if self.narrow && thread.thread > u32::from(u8::MAX) {
+        if self.narrow && is_high(thread.thread) {
             return Err(high_thread(thread.thread).into());
         }
         if !self.quiet {

@@ -8,7 +8,7 @@ use port::message::{DecodedMessage, MessageKind};
 use port::packet::PacketItem;
 use port::{PortDecoder, Subject};
 use serde::Serialize;
-use trace::Trace;
+use trace::{ThreadId, Trace};
 
 use crate::arguments::Input;
 use crate::arguments::port::PortDecode;
@@ -54,7 +54,7 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
     let technique = description.technique().ok_or_else(unknown)?;
     let (config, settings) = description.config().zip(description.settings()).ok_or(DamagedFile).map_err(damaged)?;
     let &file::Description { thread, skip, length, .. } = &description;
-    let input = Input { file: arguments.program.clone(), thread, skip, length };
+    let input = Input { file: arguments.program.clone(), thread: thread.map(ThreadId::new), skip, length };
     let trace = select::open(&input)?;
     check_threads(&trace, &input, &description)?;
     let is_of_loads = technique.subject() == Subject::Loads;
@@ -62,7 +62,7 @@ pub fn run(arguments: &PortDecode) -> Result<u8, Stopped> {
         select::require_values(&trace)?;
     }
     let illegal = |error: String| Failure::new(error);
-    let cores = Cores::new(description.threads.iter().copied(), Some(description.cores));
+    let cores = Cores::new(description.threads.iter().copied().map(ThreadId::new), Some(description.cores));
     let cores = cores.map_err(|error| illegal(error.to_string()))?;
     let reader = BitReader::new(bits, description.bits);
     let mut decoder =
@@ -136,7 +136,7 @@ fn line(message: &DecodedMessage) -> String {
 
 /// Fails if the bits cannot be those of the trace.
 fn check_threads(trace: &Trace, input: &Input, description: &file::Description) -> Result<(), Failure> {
-    if input.excerpt().threads(trace) == description.threads {
+    if input.excerpt().threads(trace).into_iter().map(ThreadId::get).eq(description.threads.iter().copied()) {
         return Ok(());
     }
     Err(Failure::new(format!("the bits are of a trace with other threads than {}", input.file.display()))

@@ -132,8 +132,8 @@ fn write_group(
     let path = || traces.iter().flat_map(|trace| trace.runs.iter().enumerate());
     // A path has at least its start, so that every list has a first element.
     let firsts: Vec<i16> = path().map(|(place, _)| i16::from(place > 0)).collect();
-    let addresses: Vec<i64> = path().map(|(_, run)| run.address as i64).collect();
-    column(group, |column| column.longs(&longs(Trace::start), None))?;
+    let addresses: Vec<i64> = path().map(|(_, run)| run.address.get() as i64).collect();
+    column(group, |column| column.longs(&longs(|trace| trace.start().get()), None))?;
     column(group, |column| column.ints(&ints(|trace| trace.instructions), None))?;
     column(group, |column| column.ints(&ints(|trace| trace.cfis), None))?;
     column(group, |column| column.ints(&ints(Trace::branch_outcomes), None))?;
