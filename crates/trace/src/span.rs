@@ -239,6 +239,12 @@ pub(crate) fn register(data: &[u8], at: u16) -> Option<u64> {
     data.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
 }
 
+/// Returns how often an access happens, given the data of its path; `None` if the data is
+/// impossible.
+pub(crate) fn times(access: &AccessDescriptor, data: &[u8]) -> Option<u64> {
+    if happens_once(access) { Some(1) } else { Varying::new(access).times.count(data) }
+}
+
 fn happens_once(access: &AccessDescriptor) -> bool {
     matches!(access.kind, code::PLAIN | code::BIT)
 }
