@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use iced_x86::{Decoder, DecoderOptions, Formatter as _, IntelFormatter};
-use trace::{Event, Item, Trace};
+use trace::{AppPc, Event, Item, ThreadId, Trace};
 
 /// What one thread executed, according to a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,12 +30,13 @@ pub fn of_trace(trace: &Trace) -> Vec<Listing> {
 ///
 /// If there is no such thread, or if a part of it cannot be read.
 #[must_use]
-pub fn of_thread(trace: &Trace, thread: u32) -> Listing {
+pub fn of_thread(trace: &Trace, thread: ThreadId) -> Listing {
     let mut listing = Listing::default();
     for item in trace.steps(thread).expect("the thread exists") {
         match item.expect("the trace is sound") {
             Item::Step(step) => {
-                listing.addresses.extend(trace.blocks().instructions(&step).map(|instruction| instruction.address));
+                let instructions = trace.blocks().instructions(&step);
+                listing.addresses.extend(instructions.map(|instruction| instruction.address.get()));
             }
             Item::Event(event) => listing.events.push((listing.addresses.len(), event)),
         }
@@ -84,8 +85,9 @@ fn shown(trace: &Trace, address: Option<u64>) -> String {
 /// Returns the bytes and the text of the instruction at `address`, if any block of the trace has
 /// it.
 pub(crate) fn disassembly(trace: &Trace, address: u64) -> Option<String> {
-    let mut blocks = trace.blocks().iter().filter(|block| (block.address()..block.end()).contains(&address));
-    let found = blocks.find_map(|block| block.instructions().find(|instruction| instruction.address == address))?;
+    let pc = AppPc::new(address);
+    let mut blocks = trace.blocks().iter().filter(|block| (block.address()..block.end()).contains(&pc));
+    let found = blocks.find_map(|block| block.instructions().find(|instruction| instruction.address == pc))?;
     let mut text = String::new();
     let decoded = Decoder::with_ip(64, found.bytes, address, DecoderOptions::NONE).decode();
     IntelFormatter::new().format(&decoded, &mut text);

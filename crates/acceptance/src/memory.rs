@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
-use trace::Trace;
+use trace::{ThreadId, Trace};
 
 use crate::Data;
 use crate::listing;
@@ -45,7 +45,7 @@ impl From<&oracle::Access> for Access {
 /// # Panics
 ///
 /// If there is no such thread, or if a part of it cannot be read.
-pub fn for_each(trace: &Trace, thread: u32, mut look: impl FnMut(&trace::Access, Option<&[u8]>)) {
+pub fn for_each(trace: &Trace, thread: ThreadId, mut look: impl FnMut(&trace::Access, Option<&[u8]>)) {
     let mut steps = trace.steps_with_accesses(thread).expect("the thread exists and has data");
     while let Some(batch) = steps.next_batch().expect("the trace is sound") {
         batch.accesses().for_each(|access| look(&access, batch.value(&access)));
@@ -58,11 +58,11 @@ pub fn for_each(trace: &Trace, thread: u32, mut look: impl FnMut(&trace::Access,
 ///
 /// As [`for_each`].
 #[must_use]
-pub fn recorded_accesses(trace: &Trace, thread: u32) -> Vec<Access> {
+pub fn recorded_accesses(trace: &Trace, thread: ThreadId) -> Vec<Access> {
     let mut accesses = Vec::new();
     for_each(trace, thread, |access, value| {
         accesses.push(Access {
-            pc: access.pc(),
+            pc: access.pc().get(),
             address: access.address(),
             writes: access.is_write(),
             size: access.size() as usize,

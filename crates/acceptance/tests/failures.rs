@@ -15,7 +15,7 @@ use acceptance::process::{self, LIMIT, RunningProcess, children_of, is_alive, st
 use acceptance::source::{compile, write};
 use acceptance::{Call, ProcessOutput, listing, tool, trackway};
 use tempfile::TempDir;
-use trace::Trace;
+use trace::{ThreadId, Trace};
 use workloads::{Exit, Variant};
 
 fn scratch() -> TempDir {
@@ -403,7 +403,7 @@ fn is_in_pieces(trace: &Trace, bytes: &[u8]) -> bool {
 }
 
 /// The addresses that each thread of a trace executed.
-type Whole = HashMap<u32, Vec<u64>>;
+type Whole = HashMap<ThreadId, Vec<u64>>;
 
 fn addresses(trace: &Trace) -> Whole {
     let numbers = trace.threads().iter().map(|thread| thread.info.thread);
@@ -416,7 +416,7 @@ fn readable(damaged: &Trace, whole: &Whole) -> u64 {
     damaged.threads().iter().map(|thread| readable_of(damaged, thread.info.thread, &whole[&thread.info.thread])).sum()
 }
 
-fn readable_of(damaged: &Trace, thread: u32, expected: &[u64]) -> u64 {
+fn readable_of(damaged: &Trace, thread: ThreadId, expected: &[u64]) -> u64 {
     let (mut readable, mut position) = (0, 0);
     let mut steps = damaged.steps(thread).unwrap();
     loop {
@@ -426,10 +426,10 @@ fn readable_of(damaged: &Trace, thread: u32, expected: &[u64]) -> u64 {
             // Steps after the damage begin behind a gap.
             Err(_) => continue,
         };
-        let first = batch.first_instruction() as usize;
+        let first = batch.first_instruction().get() as usize;
         assert!(first >= position, "thread {thread} goes backwards");
         let executed = batch.steps().iter().flat_map(|step| damaged.blocks().instructions(step));
-        let addresses: Vec<u64> = executed.map(|instruction| instruction.address).collect();
+        let addresses: Vec<u64> = executed.map(|instruction| instruction.address.get()).collect();
         position = first + addresses.len();
         assert!(expected.get(first..position) == Some(&addresses[..]), "thread {thread} differs after {first}");
         readable += addresses.len() as u64;

@@ -11,7 +11,7 @@ use filter::traptor::{CountStart, PredictorSizes};
 use mtrace::flow;
 use replay::loads::Invalidation;
 use replay::{Interleaving, Sharing, loads};
-use trace::{Batch, Event, Item, RoundRobinUnit, Trace};
+use trace::{Batch, Event, Item, RoundRobinUnit, ThreadId, Trace};
 use workloads::Variant;
 
 const ALL: [Sharing; 3] = [
@@ -77,7 +77,7 @@ fn threads_that_share_memory() {
 }
 
 /// The reported loads of all threads, in order: from batches, or while the trace is read.
-fn told(trace: &Trace, settings: &loads::LoadSettings, as_read: bool) -> Vec<(u32, u64, Vec<u8>)> {
+fn told(trace: &Trace, settings: &loads::LoadSettings, as_read: bool) -> Vec<(ThreadId, u64, Vec<u8>)> {
     let mut filter = loads::LoadFilter::new(settings).unwrap();
     let mut merged = trace.merged_with_accesses().unwrap();
     let mut all = Vec::new();
@@ -188,12 +188,12 @@ impl ModelCache {
 
 /// A block of a thread: the threads that are created before it, and its loads and stores.
 struct ModelBlock {
-    created: Vec<u32>,
+    created: Vec<ThreadId>,
     accesses: Vec<(u64, bool, Vec<u8>)>,
 }
 
 /// The blocks of a thread.
-fn model_blocks(trace: &Trace, thread: u32) -> VecDeque<ModelBlock> {
+fn model_blocks(trace: &Trace, thread: ThreadId) -> VecDeque<ModelBlock> {
     let (mut blocks, mut created) = (VecDeque::new(), Vec::new());
     let mut steps = trace.steps_with_accesses(thread).unwrap();
     while let Some(batch) = steps.next_batch().unwrap() {
@@ -216,12 +216,12 @@ fn model_blocks(trace: &Trace, thread: u32) -> VecDeque<ModelBlock> {
 
 /// One cache shared by all threads. A turn of a thread is a number of blocks with `count` accesses.
 /// A thread begins when it is created.
-fn model_turns(trace: &Trace, count: usize) -> Vec<(u32, u64, Vec<u8>)> {
-    let threads: Vec<u32> = trace.threads().iter().map(|thread| thread.info.thread).collect();
-    let mut blocks: HashMap<u32, VecDeque<ModelBlock>> =
+fn model_turns(trace: &Trace, count: usize) -> Vec<(ThreadId, u64, Vec<u8>)> {
+    let threads: Vec<ThreadId> = trace.threads().iter().map(|thread| thread.info.thread).collect();
+    let mut blocks: HashMap<ThreadId, VecDeque<ModelBlock>> =
         threads.iter().map(|&thread| (thread, model_blocks(trace, thread))).collect();
     let (mut running, mut cache, mut reported) = (vec![threads[0]], ModelCache::new(), Vec::new());
-    let mut hits: HashMap<u32, u64> = HashMap::new();
+    let mut hits: HashMap<ThreadId, u64> = HashMap::new();
     while blocks.values().any(|blocks| !blocks.is_empty()) {
         for thread in &threads {
             if !running.contains(thread) {
@@ -265,7 +265,11 @@ fn threads_share_a_cache_in_turns() {
 }
 
 /// The loads of a batch that the model reports: thread, hits before, value.
-fn model_batch(caches: &mut HashMap<u32, ModelCache>, batch: &Batch, reported: &mut Vec<(u32, u64, Vec<u8>)>) {
+fn model_batch(
+    caches: &mut HashMap<ThreadId, ModelCache>,
+    batch: &Batch,
+    reported: &mut Vec<(ThreadId, u64, Vec<u8>)>,
+) {
     let thread = batch.thread();
     caches.entry(thread).or_insert_with(ModelCache::new);
     for access in batch.accesses() {

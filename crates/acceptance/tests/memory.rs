@@ -11,6 +11,7 @@ use acceptance::memory::{self, Access};
 use acceptance::race::{Checker, Counts};
 use acceptance::{Call, Data, ProcessOutput, RecordedCall, is_soak, process, say_not_tested, trackway};
 use oracle::{Options, Run, single_step};
+use trace::ThreadId;
 use workloads::{Exit, Group, OracleProgram, Variant};
 
 fn name(entry: &OracleProgram) -> String {
@@ -299,7 +300,7 @@ fn mls_test_gives_figures_4_18_to_4_21() {
 #[test]
 fn mls_test_has_all_sizes() {
     let recorded = call("mlsTest", Variant::NoPie, &[]).data(Data::Values).recorded();
-    let accesses = memory::recorded_accesses(&recorded.trace, 0);
+    let accesses = memory::recorded_accesses(&recorded.trace, ThreadId::FIRST);
     let own: Vec<&Access> = accesses.iter().filter(|access| (0x40_04c4..0x40_0c00).contains(&access.pc)).collect();
     let mut sizes: BTreeSet<usize> = own.iter().map(|access| access.size).collect();
     if !has_all_features(&recorded.finished.stderr) {
@@ -321,7 +322,7 @@ fn mls_test_has_all_sizes() {
 }
 
 /// Checks the accesses of a thread of `race` in a trace.
-fn check_racer(recorded: &RecordedCall, thread: u32) -> Counts {
+fn check_racer(recorded: &RecordedCall, thread: ThreadId) -> Counts {
     let mut checker = Checker::default();
     let mut wrong = Vec::new();
     memory::for_each(&recorded.trace, thread, |access, value| {
@@ -348,7 +349,7 @@ fn values_are_exact_when_threads_race() {
     assert!(instructions > thousands * 950, "{instructions} instructions");
     let mut foreign = 0;
     for thread in 1..=2 {
-        let counts = check_racer(&recorded, thread);
+        let counts = check_racer(&recorded, ThreadId::new(thread));
         assert_eq!(counts.rounds, rounds);
         assert_eq!(counts.loads, rounds * LOADS);
         assert_eq!(counts.stores, rounds * STORES);

@@ -19,7 +19,7 @@ use port::{Job, PortSettings, Technique};
 use replay::{Interleaving, Sharing, loads};
 use serde_json::Value;
 use tempfile::TempDir;
-use trace::{Event, Item, RoundRobinUnit, Step, Terminator, Trace};
+use trace::{Event, Item, RoundRobinUnit, Step, Terminator, ThreadId, Trace};
 use workloads::Variant;
 
 fn program(name: &str) -> PathBuf {
@@ -274,7 +274,7 @@ fn operands_of_any_size_come_back() {
             for access in batch.accesses() {
                 let value = batch.value(&access).map(<[u8]>::to_vec);
                 longest = longest.max(access.size());
-                accessed.push((batch.thread(), access.is_write(), access.pc(), access.address(), value));
+                accessed.push((batch.thread().get(), access.is_write(), access.pc().get(), access.address(), value));
             }
         }
         assert!(longest >= least, "{name}: the longest operand has {longest} bytes");
@@ -310,7 +310,7 @@ fn reported(trace: &Trace) -> (Vec<(u32, u64, Vec<u8>)>, usize) {
     let (mut filter, mut all) = (loads::LoadFilter::new(&settings).unwrap(), Vec::new());
     let mut merged = trace.merged_with_accesses().unwrap();
     while let Some(batch) = merged.next_batch().unwrap() {
-        filter.batch(batch, |told| all.push((told.thread, told.hits, told.value.to_vec())));
+        filter.batch(batch, |told| all.push((told.thread.get(), told.hits, told.value.to_vec())));
     }
     let long = all.iter().filter(|(.., value)| value.len() > 255).count();
     (all, long)
@@ -322,7 +322,7 @@ fn told(trace: &Trace, settings: &flow::FlowSettings) -> (HashMap<u32, Vec<Branc
     let mut messages: HashMap<u32, Vec<BranchMessage>> = HashMap::new();
     let mut order = settings.sharing.order(trace, RoundRobinUnit::Branches).unwrap();
     while let Some(batch) = order.next_batch().unwrap() {
-        filter.batch(trace.blocks(), batch, |told| messages.entry(told.thread).or_default().push(told.message));
+        filter.batch(trace.blocks(), batch, |told| messages.entry(told.thread.get()).or_default().push(told.message));
     }
     (messages, filter.statistics())
 }
@@ -330,10 +330,10 @@ fn told(trace: &Trace, settings: &flow::FlowSettings) -> (HashMap<u32, Vec<Branc
 /// A branch of a thread, or its creation of another thread.
 enum Deed {
     Branch(BranchSite, BranchOutcome),
-    Create(u32),
+    Create(ThreadId),
 }
 
-fn deeds(trace: &Trace, thread: u32) -> VecDeque<Deed> {
+fn deeds(trace: &Trace, thread: ThreadId) -> VecDeque<Deed> {
     let (mut deeds, mut steps) = (VecDeque::new(), trace.steps(thread).unwrap());
     while let Some(batch) = steps.next_batch().unwrap() {
         for item in batch.items() {
@@ -349,27 +349,26 @@ fn deeds(trace: &Trace, thread: u32) -> VecDeque<Deed> {
 
 fn branch(trace: &Trace, step: &Step) -> Option<(BranchSite, BranchOutcome)> {
     let block = trace.blocks().get(step.block()).unwrap();
+    let target = BranchOutcome::Target(step.next().get());
     let (kind, went) = match (step.terminator(), block.transfer()) {
         (Terminator::Taken, _) => (BranchKind::Conditional, BranchOutcome::Taken(true)),
         (Terminator::NotTaken, _) => (BranchKind::Conditional, BranchOutcome::Taken(false)),
-        (Terminator::Direct, Transfer::Call { target }) => (BranchKind::Call, BranchOutcome::Target(target)),
-        (Terminator::Indirect, Transfer::Return) => (BranchKind::Return, BranchOutcome::Target(step.next())),
-        (Terminator::Indirect, Transfer::IndirectCall) => {
-            (BranchKind::IndirectCall, BranchOutcome::Target(step.next()))
-        }
-        (Terminator::Indirect, _) => (BranchKind::IndirectJump, BranchOutcome::Target(step.next())),
+        (Terminator::Direct, Transfer::Call { target }) => (BranchKind::Call, BranchOutcome::Target(target.get())),
+        (Terminator::Indirect, Transfer::Return) => (BranchKind::Return, target),
+        (Terminator::Indirect, Transfer::IndirectCall) => (BranchKind::IndirectCall, target),
+        (Terminator::Indirect, _) => (BranchKind::IndirectJump, target),
         _ => return None,
     };
-    Some((BranchSite { kind, address: block.last(), fall_through: block.end() }, went))
+    Some((BranchSite { kind, address: block.last().get(), fall_through: block.end().get() }, went))
 }
 
 /// Predictors shared by all threads, in turns of `count` conditional and indirect branches. A
 /// thread begins when it is created.
 fn model_turns(trace: &Trace, count: u64) -> HashMap<u32, Vec<BranchMessage>> {
-    let threads: Vec<u32> = trace.threads().iter().map(|thread| thread.info.thread).collect();
+    let threads: Vec<ThreadId> = trace.threads().iter().map(|thread| thread.info.thread).collect();
     let mut left: Vec<VecDeque<Deed>> = threads.iter().map(|&thread| deeds(trace, thread)).collect();
     let (mut running, mut predictors) = (vec![threads[0]], Predictors::new(&PredictorSizes::default()).unwrap());
-    let (mut messages, mut counts) = (HashMap::<u32, Vec<BranchMessage>>::new(), HashMap::<u32, u64>::new());
+    let (mut messages, mut counts) = (HashMap::<u32, Vec<BranchMessage>>::new(), HashMap::<ThreadId, u64>::new());
     while left.iter().any(|deeds| !deeds.is_empty()) {
         for (thread, deeds) in threads.iter().zip(&mut left) {
             let mut done = 0;
@@ -392,7 +391,7 @@ fn model_turns(trace: &Trace, count: u64) -> HashMap<u32, Vec<BranchMessage>> {
                     continue;
                 }
                 let branches = std::mem::take(branches);
-                messages.entry(*thread).or_default().push(match went {
+                messages.entry(thread.get()).or_default().push(match went {
                     BranchOutcome::Taken(_) => BranchMessage::Outcome { branches },
                     BranchOutcome::Target(target) => BranchMessage::Target { branches, target },
                 });
@@ -438,7 +437,7 @@ fn told_by_path(
     let mut messages: HashMap<u32, Vec<BranchMessage>> = HashMap::new();
     let mut merged = trace.merged();
     while let Some(batch) = merged.next_path_batch().unwrap() {
-        filter.path_batch(&batch, |told| messages.entry(told.thread).or_default().push(told.message));
+        filter.path_batch(&batch, |told| messages.entry(told.thread.get()).or_default().push(told.message));
     }
     (messages, filter.statistics())
 }

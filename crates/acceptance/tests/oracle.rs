@@ -11,7 +11,7 @@ use acceptance::listing::{self, Listing};
 use acceptance::witness::{self, ObservedEvent};
 use acceptance::{Call, RecordedCall};
 use oracle::{Options, Run, single_step};
-use trace::Event;
+use trace::{AppPc, Event, ThreadId, Tsc};
 use workloads::{Exit, OracleProgram};
 
 /// Programs with code that is in no file.
@@ -107,7 +107,7 @@ fn events(listing: &Listing) -> Vec<ObservedEvent> {
     let seen = listing.events.iter().filter_map(|&(_, event)| match event {
         Event::Syscall { number, .. } => Some(ObservedEvent::Call(u64::from(number))),
         Event::Signal { signal, pc, handler, .. } if signal != 0 => {
-            Some(ObservedEvent::Signal { signal: i32::from(signal), pc, handler })
+            Some(ObservedEvent::Signal { signal: i32::from(signal), pc: pc.get(), handler: handler.get() })
         }
         _ => None,
     });
@@ -152,12 +152,12 @@ fn happenings_differ(listings: &[Listing], expected: &[Vec<ObservedEvent>], unse
 /// A thread starts where its first instruction is and ends once, with the last of its events.
 fn ends_are_odd(recorded: &RecordedCall, thread: usize, listing: &Listing) -> Option<String> {
     let starts_right = match listing.events.first() {
-        Some(&(0, Event::Start { pc, .. })) => listing.addresses.first() == Some(&pc),
+        Some(&(0, Event::Start { pc, .. })) => listing.addresses.first() == Some(&pc.get()),
         _ => false,
     };
     let ends_right = match (recorded.finished.exit, listing.events.last()) {
         (_, Some((before, Event::End { .. }))) => *before == listing.addresses.len(),
-        (Exit::Signal(killer), Some(&(before, Event::Signal { handler: 0, signal, .. }))) => {
+        (Exit::Signal(killer), Some(&(before, Event::Signal { handler: AppPc::NONE, signal, .. }))) => {
             killer == i32::from(signal) && before == listing.addresses.len()
         }
         // Killed in (or by) its last system call.
@@ -171,7 +171,7 @@ fn ends_are_odd(recorded: &RecordedCall, thread: usize, listing: &Listing) -> Op
 /// Each thread but the first was announced by another one, under the same numbers.
 fn children_differ(recorded: &RecordedCall, listings: &[Listing]) -> Option<String> {
     let threads = recorded.trace.threads();
-    let created: HashSet<(u32, u32, u32)> = threads
+    let created: HashSet<(ThreadId, ThreadId, u32)> = threads
         .iter()
         .filter_map(|thread| Some((thread.info.parent?, thread.info.thread, thread.info.os_tid)))
         .collect();
@@ -193,7 +193,8 @@ fn code_differs(recorded: &RecordedCall) -> Option<String> {
     for block in trace.blocks().iter() {
         let module = trace.modules().iter().find(|mapped| {
             let module = &mapped.module;
-            mapped.image == block.image() && (module.address..module.address + module.length).contains(&block.address())
+            let range = module.address..module.address + module.length;
+            mapped.image == block.image() && range.contains(&block.address().get())
         });
         let Some(module) = module.map(|mapped| &mapped.module) else {
             return Some(format!("the block at {:#x} is in no module", block.address()));
@@ -202,7 +203,7 @@ fn code_differs(recorded: &RecordedCall) -> Option<String> {
             continue;
         }
         let file = files.entry(&module.path).or_insert_with(|| fs::read(&module.path).unwrap());
-        let offset = (block.address() - module.address + module.file_offset) as usize;
+        let offset = (block.address().get() - module.address + module.file_offset) as usize;
         if file.get(offset..offset + block.code().len()) != Some(block.code()) {
             return Some(format!("the block at {:#x} is not what {} has at {offset:#x}", block.address(), module.path));
         }
@@ -213,7 +214,7 @@ fn code_differs(recorded: &RecordedCall) -> Option<String> {
 /// A comparison that loses a thread, or the end of one, does not pass.
 #[test]
 fn missing_threads_and_events_are_noticed() {
-    let event = Event::Syscall { number: 1, tsc: 0 };
+    let event = Event::Syscall { number: 1, tsc: Tsc::NONE };
     let listing = Listing { events: vec![(0, event)], ..Listing::default() };
     let call = ObservedEvent::Call(1);
     let differ =

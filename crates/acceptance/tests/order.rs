@@ -20,10 +20,11 @@ fn turns(recorded: &RecordedCall, functions: u64) -> (u64, u64) {
     while let Some(batch) = merged.next_batch().unwrap() {
         for step in batch.steps() {
             let Some(first) = trace.blocks().instructions(step).next() else { continue };
-            if !(functions..end).contains(&first.address) {
+            let address = first.address.get();
+            if !(functions..end).contains(&address) {
                 continue;
             }
-            let number = ((first.address - functions) / FUNCTION_BYTES) as usize;
+            let number = ((address - functions) / FUNCTION_BYTES) as usize;
             let (object, turn) = (number / FUNCTIONS_PER_OBJECT, number % FUNCTIONS_PER_OBJECT);
             wrong += u64::from(turn != expected[object]);
             expected[object] = (turn + 1) % FUNCTIONS_PER_OBJECT;

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use acceptance::listing::{self, Listing};
 use acceptance::source::compile;
 use acceptance::{Call, RecordedCall};
-use trace::{Batch, Event, Item, Trace};
+use trace::{Batch, Event, InstructionIndex, Item, ThreadId, Trace, Tsc};
 use workloads::Variant;
 
 fn record(name: &str, arguments: &[&str]) -> RecordedCall {
@@ -17,10 +17,10 @@ fn record(name: &str, arguments: &[&str]) -> RecordedCall {
 /// The addresses in a batch.
 fn addresses(trace: &Trace, batch: &Batch) -> Vec<u64> {
     let executed = batch.steps().iter().flat_map(|step| trace.blocks().instructions(step));
-    executed.map(|instruction| instruction.address).collect()
+    executed.map(|instruction| instruction.address.get()).collect()
 }
 
-fn listings(trace: &Trace) -> HashMap<u32, Listing> {
+fn listings(trace: &Trace) -> HashMap<ThreadId, Listing> {
     let numbers = trace.threads().iter().map(|thread| thread.info.thread);
     numbers.map(|thread| (thread, listing::of_thread(trace, thread))).collect()
 }
@@ -31,13 +31,13 @@ fn from_any_instruction_on() {
     let trace = &recorded.trace;
     for (thread, listing) in listings(trace) {
         let all = &listing.addresses;
-        assert_eq!(trace.threads()[thread as usize].counts.instructions, all.len() as u64);
+        assert_eq!(trace.threads()[thread.get() as usize].counts.instructions, all.len() as u64);
         let places = [0, 1, 2, 3, 17, all.len() / 3, all.len() / 2, all.len() - 2, all.len() - 1];
         for number in places.into_iter().chain((0..all.len()).step_by(all.len() / 20 + 1)) {
             let mut read = Vec::new();
-            for item in trace.seek(thread, number as u64).unwrap() {
+            for item in trace.seek(thread, InstructionIndex::new(number as u64)).unwrap() {
                 if let Item::Step(step) = item.unwrap() {
-                    read.extend(trace.blocks().instructions(&step).map(|instruction| instruction.address));
+                    read.extend(trace.blocks().instructions(&step).map(|instruction| instruction.address.get()));
                 }
                 if read.len() > 1000 {
                     break;
@@ -46,16 +46,16 @@ fn from_any_instruction_on() {
             let expected = &all[number..all.len().min(number + read.len())];
             assert!(!read.is_empty() && read == expected, "thread {thread} from instruction {number}");
         }
-        assert!(trace.seek(thread, all.len() as u64 + 1).is_err());
+        assert!(trace.seek(thread, InstructionIndex::new(all.len() as u64 + 1)).is_err());
     }
-    assert!(trace.seek(99, 0).is_err());
+    assert!(trace.seek(ThreadId::new(99), InstructionIndex::FIRST).is_err());
 }
 
 #[test]
 fn merged_by_time() {
     let recorded = record("radiosity", &["4", "1"]);
     let trace = &recorded.trace;
-    let (mut read, mut time) = (HashMap::<u32, Vec<u64>>::new(), 0);
+    let (mut read, mut time) = (HashMap::<ThreadId, Vec<u64>>::new(), Tsc::NONE);
     let mut merged = trace.merged();
     while let Some(batch) = merged.next_batch().unwrap() {
         assert!(batch.tsc() >= time, "time goes backwards");
@@ -75,13 +75,13 @@ fn the_order_of_threads_is_that_of_what_happened() {
     let mut order = Vec::new();
     let mut merged = trace.merged();
     while let Some(batch) = merged.next_batch().unwrap() {
-        if batch.thread() != 0 && batch.instructions() > 0 && order.last() != Some(&batch.thread()) {
+        if batch.thread() != ThreadId::FIRST && batch.instructions() > 0 && order.last() != Some(&batch.thread()) {
             order.push(batch.thread());
         }
     }
-    assert_eq!(order, [1, 2, 3]);
+    assert_eq!(order, [1, 2, 3].map(ThreadId::new));
     let listings = listings(trace);
-    for pair in listings[&0].events.windows(2) {
+    for pair in listings[&ThreadId::FIRST].events.windows(2) {
         if let [(_, Event::Syscall { tsc: created, .. }), (_, Event::Child { thread, .. })] = *pair {
             let Some((_, Event::Start { tsc: started, .. })) = listings[&thread].events.first() else {
                 panic!("thread {thread} does not start");
@@ -109,7 +109,7 @@ fn the_order_of_threads_respects_locks() {
     while let Some(batch) = merged.next_batch().unwrap() {
         for step in batch.steps() {
             let Some(first) = trace.blocks().instructions(step).next() else { continue };
-            if let Some(called) = functions.iter().position(|&function| function == first.address) {
+            if let Some(called) = functions.iter().position(|&function| function == first.address.get()) {
                 wrong += usize::from(called != turn % 8);
                 turn += 1;
             }
@@ -123,7 +123,7 @@ fn times_never_go_backwards() {
     for (program, arguments) in [("thread_signal", &[][..]), ("radiosity", &["4", "1"])] {
         let recorded = record(program, arguments);
         for (thread, listing) in listings(&recorded.trace) {
-            let times: Vec<u64> = listing.events.iter().filter_map(|(_, event)| event.tsc()).collect();
+            let times: Vec<Tsc> = listing.events.iter().filter_map(|(_, event)| event.tsc()).collect();
             let backwards = times.windows(2).filter(|pair| pair[1] < pair[0]).count();
             assert_eq!(backwards, 0, "{program}, thread {thread}: of {} time stamps", times.len());
         }
@@ -143,10 +143,10 @@ fn chunks_in_parallel() {
     });
     let mut pieces = pieces.into_inner().unwrap();
     pieces.sort_by_key(|&(thread, first, _)| (thread, first));
-    let mut read = HashMap::<u32, Vec<u64>>::new();
+    let mut read = HashMap::<ThreadId, Vec<u64>>::new();
     for (thread, first, addresses) in pieces {
         let so_far = read.entry(thread).or_default();
-        assert!(first == so_far.len() as u64 || addresses.is_empty(), "thread {thread} has a gap before {first}");
+        assert!(first.get() == so_far.len() as u64 || addresses.is_empty(), "thread {thread} has a gap before {first}");
         so_far.extend(addresses);
     }
     for (thread, listing) in listings(trace) {

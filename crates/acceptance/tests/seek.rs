@@ -8,7 +8,7 @@ use std::process::Command;
 use acceptance::call::Data;
 use acceptance::source::compile;
 use acceptance::{Call, RecordedCall, process, trackway};
-use trace::{Batch, Item, Merged, Trace};
+use trace::{AppPc, Batch, InstructionIndex, Item, Merged, ThreadId, Trace, Tsc};
 use workloads::{Exit, Variant};
 
 /// Records some threads, each of which goes round a loop of nine instructions.
@@ -19,14 +19,13 @@ fn spun(threads: u32, rounds: u64) -> RecordedCall {
     Call::new(program).args([threads.to_string(), rounds.to_string()]).recorded()
 }
 
-/// The address of instruction `number` of the only thread, and how many chunks were decoded to find
-/// it.
-fn found(trace: &Trace, number: u64) -> (u64, u64) {
+/// The address of an instruction of the only thread, and how many chunks were decoded to find it.
+fn found(trace: &Trace, index: InstructionIndex) -> (AppPc, u64) {
     let mut merged = trace.merged();
-    let before = merged.seek(number);
+    let before = merged.seek(index);
     let decoded = merged.chunks_decoded();
     let batch = merged.next_batch().unwrap().unwrap();
-    assert_eq!(batch.first_instruction() + before, number);
+    assert_eq!(batch.first_instruction() + before, index);
     let mut instructions = batch.steps().iter().flat_map(|step| trace.blocks().instructions(step));
     (instructions.nth(before as usize).unwrap().address, decoded)
 }
@@ -38,10 +37,10 @@ fn a_place_in_billions_of_instructions_takes_a_few_chunks() {
     let total = trace.totals().instructions;
     let chunks = trace.path_chunks().count();
     assert!(total > 5_000_000_000 && chunks > 15, "{total} instructions in {chunks} chunks");
-    for number in (0..20).map(|place| total / 20 * place + 1) {
+    for number in (0..20).map(|place| InstructionIndex::new(total / 20 * place + 1)) {
         let (address, decoded) = found(trace, number);
         let Some(Ok(Item::Step(step))) =
-            trace.seek(0, number).unwrap().find(|item| matches!(item, Ok(Item::Step(_)) | Err(_)))
+            trace.seek(ThreadId::FIRST, number).unwrap().find(|item| matches!(item, Ok(Item::Step(_)) | Err(_)))
         else {
             panic!("nothing at {number}");
         };
@@ -53,9 +52,9 @@ fn a_place_in_billions_of_instructions_takes_a_few_chunks() {
 /// A description of a batch.
 #[derive(Debug, PartialEq)]
 struct Seen {
-    thread: u32,
-    first: u64,
-    tsc: u64,
+    thread: ThreadId,
+    first: InstructionIndex,
+    tsc: Tsc,
     instructions: u64,
     /// A hash of its steps, events and accesses with their values.
     hash: u64,
@@ -89,7 +88,7 @@ fn check(make: impl Fn() -> Merged<'static>, name: &str) {
             at += 1;
         }
         let mut merged = make();
-        assert_eq!(merged.seek(number), left, "{name}, instruction {number} of {total}");
+        assert_eq!(merged.seek(InstructionIndex::new(number)), left, "{name}, instruction {number} of {total}");
         let following = batches(&mut merged, 20);
         assert_eq!(following, all[at..all.len().min(at + 20)], "{name}, instruction {number} of {total}");
     }
@@ -140,7 +139,7 @@ fn printed(verb: &[&str], skip: u64, file: &Path) -> String {
 fn check_verbs(recorded: &RecordedCall, verbs: &[&[&str]]) {
     let skip = recorded.trace.totals().instructions / 10 * 9;
     let mut merged = recorded.trace.merged();
-    merged.seek(skip);
+    merged.seek(InstructionIndex::new(skip));
     assert!(merged.chunks_decoded() <= 8, "{} chunks", merged.chunks_decoded());
     let intact: Vec<String> = verbs.iter().map(|verb| printed(verb, skip, &recorded.path)).collect();
     // A verb that reads the first half complains from now on.

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use acceptance::{Call, RecordedCall, process, tool, trackway};
 use segment::{Policy, Segmenter, StepBuffer, StepCollector, TraceSet};
-use trace::Trace;
+use trace::{AppPc, Trace};
 use workloads::{Exit, Variant};
 
 fn policies() -> Vec<Policy> {
@@ -70,9 +70,9 @@ fn traces_of_one_instruction() {
     let executable = workloads::build("recursion", Variant::Pie).unwrap();
     let recorded = Call::new(executable).recorded();
     let set = segmented(&recorded.trace, &[Policy::new(1, 1).unwrap()]).remove(0);
-    let mut shown: HashMap<u64, u64> = HashMap::new();
+    let mut shown: HashMap<AppPc, u64> = HashMap::new();
     set.traces().iter().for_each(|trace| *shown.entry(trace.start()).or_default() += trace.occurrences);
-    let mut executed: HashMap<u64, u64> = HashMap::new();
+    let mut executed: HashMap<AppPc, u64> = HashMap::new();
     let (trace, mut merged) = (&recorded.trace, recorded.trace.merged());
     while let Some(batch) = merged.next_batch().unwrap() {
         for instruction in batch.steps().iter().flat_map(|step| trace.blocks().instructions(step)) {
@@ -117,7 +117,7 @@ fn gaps_and_images_end_traces() {
 }
 
 /// Every instruction that was executed, in a program with one thread and without signals.
-fn executed(trace: &Trace) -> Vec<(u64, isa::Transfer)> {
+fn executed(trace: &Trace) -> Vec<(AppPc, isa::Transfer)> {
     let (mut all, mut merged) = (Vec::new(), trace.merged());
     while let Some(batch) = merged.next_batch().unwrap() {
         for instruction in batch.steps().iter().flat_map(|step| trace.blocks().instructions(step)) {
@@ -136,12 +136,12 @@ fn consistency_and_overlap_are_as_counted() {
     let call = Call::new(tool::required("perl")).args(["-e", "print join ',', sort map { $_ * 7 % 13 } 1 .. 40"]);
     let recorded = call.recorded();
     let (trace, executed) = (&recorded.trace, executed(&recorded.trace));
-    let (mut pairs, mut singles): (HashMap<(u64, u64), f64>, HashMap<u64, f64>) = Default::default();
+    let (mut pairs, mut singles): (HashMap<(AppPc, AppPc), f64>, HashMap<AppPc, f64>) = Default::default();
     for pair in executed.windows(2) {
         *pairs.entry((pair[0].0, pair[1].0)).or_default() += 1.0;
         *singles.entry(pair[0].0).or_default() += 1.0;
     }
-    let consistency = |piece: &[(u64, isa::Transfer)]| {
+    let consistency = |piece: &[(AppPc, isa::Transfer)]| {
         let (mut product, mut calls) = (1.0, 0);
         for pair in piece.windows(2) {
             let is_matched = pair[0].1 == isa::Transfer::Return && calls > 0;
@@ -151,7 +151,7 @@ fn consistency_and_overlap_are_as_counted() {
         }
         product
     };
-    let mut expected: HashMap<Vec<u64>, f64> = HashMap::new();
+    let mut expected: HashMap<Vec<AppPc>, f64> = HashMap::new();
     for piece in executed.chunks(16) {
         expected.insert(piece.iter().map(|instruction| instruction.0).collect(), consistency(piece));
     }
@@ -167,13 +167,13 @@ fn consistency_and_overlap_are_as_counted() {
         segment::CodeAddresses::address(trace.blocks(), instruction.block.0, instruction.index)
     };
     for trace in set.traces() {
-        let path: Vec<u64> = listing.path(trace).map(address).collect();
+        let path: Vec<AppPc> = listing.path(trace).map(address).collect();
         let expected = expected[&path];
         let shown = probabilities.consistency(&listing, trace);
         assert!((shown - expected).abs() < 1e-9 * expected, "{shown} {expected} {trace:x?}");
     }
     assert_eq!(set.traces().len(), expected.len());
-    let different: std::collections::HashSet<u64> = executed.iter().map(|instruction| instruction.0).collect();
+    let different: std::collections::HashSet<AppPc> = executed.iter().map(|instruction| instruction.0).collect();
     let in_each = expected.keys().map(|path| path.iter().collect::<std::collections::HashSet<_>>().len());
     let overlap = Overlap::of(&listing, set.traces());
     assert_eq!((overlap.instructions, overlap.different), (in_each.sum::<usize>() as u64, different.len() as u64));

@@ -14,7 +14,7 @@ use acceptance::source::compile;
 use acceptance::{Call, RecordedCall, process, tool};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use tempfile::TempDir;
-use trace::{Event, Item, Module, Trace};
+use trace::{Event, Item, Module, ThreadId, Trace};
 
 /// The executable and the plugin, built once.
 struct Built {
@@ -118,7 +118,7 @@ fn assert_same(what: &str, trace: &Trace, part: &Listing, expected: &[u64]) {
 fn routines_without_callees() {
     let call = call(&["plain"]);
     let all = call.recorded();
-    let listing = listing::of_thread(&all.trace, 0);
+    let listing = listing::of_thread(&all.trace, ThreadId::FIRST);
     for (options, prefix) in [
         (&["--routine", "chosen"][..], "chosen\0"),
         (&["--routine", "chosen*"], "chosen"),
@@ -154,7 +154,7 @@ fn a_routine_of_a_library_and_one_that_is_loaded_later() {
         [(library_call(), &built().plugin, "plugged"), (library_call(), &built().plugin, "own")]
     {
         let all = call.recorded();
-        let listing = listing::of_thread(&all.trace, 0);
+        let listing = listing::of_thread(&all.trace, ThreadId::FIRST);
         let places = places(&all.trace, file, routine);
         let expected: Vec<u64> = listing.addresses.iter().copied().filter(|&address| is_in(&places, address)).collect();
         assert!(!expected.is_empty());
@@ -202,7 +202,7 @@ struct Extent {
 
 /// The addresses that a thread executes from an entry until it returns, by counting calls and
 /// returns.
-fn in_extent(trace: &Trace, thread: u32, extent: &Extent) -> Vec<u64> {
+fn in_extent(trace: &Trace, thread: ThreadId, extent: &Extent) -> Vec<u64> {
     let mut executed = Vec::new();
     // Calls that have not returned since the entry; the counts that signal handlers have interrupted.
     let mut depth: Option<u64> = None;
@@ -223,7 +223,7 @@ fn in_extent(trace: &Trace, thread: u32, extent: &Extent) -> Vec<u64> {
             Item::Event(_) => continue,
         };
         for instruction in trace.blocks().instructions(&step) {
-            let address = instruction.address;
+            let address = instruction.address.get();
             if is_in(&extent.outside, address) {
                 depth = None;
             }
@@ -251,7 +251,7 @@ fn check_extent(call: &Call, file: &Path, prefix: &str, outside: &[&str]) {
     let extent = Extent { entries, outside };
     let pattern = format!("{prefix}*");
     let (recorded, parts) = part(call, &["--routine", &pattern, "--callees"]);
-    let threads: Vec<u32> = all.trace.threads().iter().map(|thread| thread.info.thread).collect();
+    let threads: Vec<ThreadId> = all.trace.threads().iter().map(|thread| thread.info.thread).collect();
     assert_eq!(parts.len(), threads.len());
     let mut text = String::new();
     for (&thread, part) in threads.iter().zip(&parts) {
@@ -289,7 +289,7 @@ fn callees_that_are_left_by_an_exception() {
     let named = |prefix: &str| places(&all.trace, &executable, prefix);
     let entries = named("_ZN4some6chosen").iter().map(|place| place.start).collect();
     let extent = Extent { entries, outside: named("_ZN4some7catcher") };
-    let expected = in_extent(&all.trace, 0, &extent);
+    let expected = in_extent(&all.trace, ThreadId::FIRST, &extent);
     assert!(expected.len() > 1000);
     let (recorded, parts) = part(&call, &["--routine", "some::chosen", "--callees"]);
     assert_same("exceptions", &recorded.trace, &parts[0], &expected);
@@ -313,7 +313,7 @@ fn callees_without_shared_libraries() {
     let executable = built().executable.to_str().unwrap();
     let entries = places(&all.trace, &built().executable, "chosen_too").iter().map(|place| place.start).collect();
     let mains = ranges(&modules(&all.trace, |module| module.path == executable));
-    let mut expected = in_extent(&all.trace, 0, &Extent { entries, outside: Vec::new() });
+    let mut expected = in_extent(&all.trace, ThreadId::FIRST, &Extent { entries, outside: Vec::new() });
     let inside = expected.len();
     expected.retain(|&address| is_in(&mains, address));
     assert!(expected.len() < inside && expected.len() > 1000);
@@ -327,7 +327,7 @@ const BLOCK: usize = 100;
 #[test]
 fn skipping_is_exact_to_the_block() {
     let call = call(&["plain", "600"]);
-    let all = listing::of_thread(&call.recorded().trace, 0).addresses;
+    let all = listing::of_thread(&call.recorded().trace, ThreadId::FIRST).addresses;
     for skip in [1, 17, 5000, 100_000, 1_234_567, all.len() - 2000, all.len() - 200] {
         let (recorded, parts) = part(&call, &["--skip", &skip.to_string()]);
         let skipped = all.len() - parts[0].addresses.len();
@@ -338,15 +338,15 @@ fn skipping_is_exact_to_the_block() {
         };
         let gap = rest
             .iter()
-            .find_map(|(place, event)| if let Event::Gap { pc } = event { Some((*place, *pc)) } else { None });
-        assert_eq!((*pc, gap), (all[0], Some((0, all[0]))));
+            .find_map(|(place, event)| if let Event::Gap { pc } = event { Some((*place, pc.get())) } else { None });
+        assert_eq!((pc.get(), gap), (all[0], Some((0, all[0]))));
     }
 }
 
 #[test]
 fn skipping_with_signals() {
     let call = call(&["signals", "3000"]);
-    let all = listing::of_thread(&call.recorded().trace, 0).addresses;
+    let all = listing::of_thread(&call.recorded().trace, ThreadId::FIRST).addresses;
     for skip in [200_000, 777_777, all.len() - 10_000] {
         let (recorded, parts) = part(&call, &["--skip", &skip.to_string()]);
         let skipped = all.len() - parts[0].addresses.len();
@@ -358,14 +358,14 @@ fn skipping_with_signals() {
 #[test]
 fn lengths_are_exact() {
     let call = call(&["plain", "600"]);
-    let all = listing::of_thread(&call.recorded().trace, 0).addresses;
+    let all = listing::of_thread(&call.recorded().trace, ThreadId::FIRST).addresses;
     for length in [1, 2, 3, 1000, 54_321, 1_000_003] {
         let (recorded, parts) = part(&call, &["--length", &length.to_string()]);
         assert_same(&format!("--length {length}"), &recorded.trace, &parts[0], &all[..length]);
         assert!(matches!(parts[0].events.last(), Some((at, Event::Detach { .. })) if *at == length));
     }
     let more = call.clone().options(["--length", &(all.len() + 1).to_string()]).recorded();
-    assert_same("more than there is", &more.trace, &listing::of_thread(&more.trace, 0), &all);
+    assert_same("more than there is", &more.trace, &listing::of_thread(&more.trace, ThreadId::FIRST), &all);
     for (skip, length) in [(100_000, 10_000), (1_000_000, 1)] {
         let (recorded, parts) = part(&call, &["--skip", &skip.to_string(), "--length", &length.to_string()]);
         let start = (skip..skip + BLOCK).find(|&start| all[start..start + length] == parts[0].addresses);
@@ -379,7 +379,7 @@ fn a_part_of_a_part() {
     let call = call(&["plain", "600"]);
     let all = call.recorded();
     let places = places(&all.trace, &built().executable, "chosen");
-    let listing = listing::of_thread(&all.trace, 0);
+    let listing = listing::of_thread(&all.trace, ThreadId::FIRST);
     let expected: Vec<u64> = listing.addresses.iter().copied().filter(|&address| is_in(&places, address)).collect();
     let (recorded, parts) = part(&call, &["--length", "5000", "--routine", "chosen*"]);
     assert_same("the first of them", &recorded.trace, &parts[0], &expected[..5000]);
@@ -394,11 +394,11 @@ type Memory = (u64, u64, u32, bool, Option<Vec<u8>>);
 
 fn memory(trace: &Trace) -> Vec<Memory> {
     let mut list = Vec::new();
-    let mut steps = trace.steps_with_accesses(0).unwrap();
+    let mut steps = trace.steps_with_accesses(ThreadId::FIRST).unwrap();
     while let Some(batch) = steps.next_batch().unwrap() {
         list.extend(batch.accesses().map(|access| {
             let value = batch.value(&access).map(<[u8]>::to_vec);
-            (access.pc(), access.address(), access.size(), access.is_write(), value)
+            (access.pc().get(), access.address(), access.size(), access.is_write(), value)
         }));
     }
     list

@@ -12,7 +12,7 @@ use acceptance::process::{self, LIMIT, RunningProcess, wait_until};
 use acceptance::source::{compile, write};
 use acceptance::{listing, tool, trackway};
 use tempfile::TempDir;
-use trace::{Event, Trace};
+use trace::{Event, ThreadId, Trace};
 use workloads::Exit;
 
 fn scratch() -> TempDir {
@@ -73,11 +73,11 @@ fn every_instruction_between_vfork_and_exec_is_recorded() {
             recorded.assert_finished_as(&expected);
             assert_eq!(counts(&recorded.trace, &program, "count_down"), [100, count], "{what:?}");
             let [first, child] = recorded.trace.threads() else { panic!("not two threads") };
-            assert_eq!(child.info.parent, Some(0));
+            assert_eq!(child.info.parent, Some(ThreadId::FIRST));
             assert_ne!(child.info.os_tid, first.info.os_tid);
-            let events = listing::of_thread(&recorded.trace, 1).events;
+            let events = listing::of_thread(&recorded.trace, ThreadId::new(1)).events;
             assert!(matches!(events.last(), Some((_, Event::End { .. }))), "{:?}", events.last());
-            let children = listing::of_thread(&recorded.trace, 0).events.into_iter();
+            let children = listing::of_thread(&recorded.trace, ThreadId::FIRST).events.into_iter();
             assert_eq!(children.filter(|(_, event)| matches!(event, Event::Child { .. })).count(), 1);
             check_followed(&recorded);
         }
@@ -93,7 +93,7 @@ fn a_child_has_signal_actions_of_its_own() {
         let recorded = call.recorded();
         recorded.assert_finished_as(&expected);
         let signals = |thread| {
-            let events = listing::of_thread(&recorded.trace, thread).events;
+            let events = listing::of_thread(&recorded.trace, ThreadId::new(thread)).events;
             events.iter().filter(|(_, event)| matches!(event, Event::Signal { signal: 1.., .. })).count()
         };
         assert_eq!([signals(0), signals(1)], [3, 3]);

@@ -15,8 +15,8 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use trace::{InstructionIndex, ThreadId};
 
-/// Records what a multithreaded program really did, keeps it in a fraction of a bit per
-/// instruction, and plays it back.
+/// Records every instruction that a multithreaded program executes, in a fraction of a bit per
+/// instruction, and plays the trace back.
 #[derive(Parser, Debug)]
 #[command(name = "trackway", version, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Arguments {
@@ -26,12 +26,12 @@ pub struct Arguments {
 
 const EXAMPLES: &str = "\
 Examples:
-  trackway demo                                 a first look, with nothing to prepare
-  trackway record -o ls.trk -- ls -l            run a program and record all of it
-  trackway info ls.trk                          summary of a trace
-  trackway stat ls.trk                          hottest blocks and modules, system calls
-  trackway dump --kind control -d ls.trk | less every branch, disassembled
-  trackway mcfTRaptor -a -- ls -l               only the branches that predictors mispredict";
+  trackway demo                                   a first look, with nothing to prepare
+  trackway record -o ls.trk -- ls -l              run a program and record all of it
+  trackway info ls.trk                            summary of a trace
+  trackway stat ls.trk                            hottest blocks and modules, system calls
+  trackway dump --kind control -d ls.trk | less   every branch, disassembled
+  trackway mcfTRaptor -a -- ls -l                 only the branches that predictors mispredict";
 
 #[derive(Subcommand, Debug)]
 pub enum Verb {
@@ -67,24 +67,26 @@ pub enum Verb {
 /// Then, as when a limit is reached, the recorder detaches: all threads return to native code,
 /// nothing of the recorder stays in the process, and it runs on as before.
 ///
-/// The trace appears under its name when the program has ended. Until then, and if the recorder is
-/// killed, it is in FILE.part, which can be read like any other trace. Only its owner may read it
-/// (mode 0600): it holds what the program had in its memory.
+/// The trace appears under its name when the recording has ended. Until then, and if the recorder
+/// is killed, it is in FILE.part, which can be read like any other trace. Only its owner may read
+/// it (mode 0600): it holds the program's code and, with --data values, what the program had in its
+/// memory.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   trackway record -- ./a.out 1 2 3
   trackway record -o build.trk -- $(gcc -print-prog-name=cc1) -O2 -quiet hello.c -o hello.s
-  trackway record --no-aslr -o sort.trk -- sort < words > sorted   addresses repeat from run to run
-  trackway record --data values -o a.trk -- ./a.out                every load and store, with its value
-  trackway record -p 1234 --seconds 0.5                            half a second of a running process
-  trackway record --follow -o make.trk -- make -j2                 make.trk and a make.PID.trk for each process
-  trackway record --max-size 100 -- ./a.out                        the first 100 MB of trace; a.out runs to its end
-  trackway record --skip 1G --length 10M -- ./a.out                 ten million instructions out of the middle
-  trackway record --routine 'parse_*' --callees -- ./a.out          some functions and all that they call
+  trackway record --no-aslr -- sort < words > sorted         addresses repeat from run to run
+  trackway record --data values -- ./a.out                   every load and store, with its value
+  trackway record -p 1234 --seconds 0.5                      half a second of a running process
+  trackway record --follow -o make.trk -- make -j2           make.trk and, per child, make.PID.trk
+  trackway record --max-size 100 -- ./a.out                  the first 100 MB of trace
+  trackway record --skip 1G --length 10M -- ./a.out          ten million instructions in the middle
+  trackway record --routine 'parse_*' --callees -- ./a.out   some functions and all that they call
 
-Exit status: that of the program, even if the recorder detached before its end; 127 if it was not found, 126 if it
-cannot be executed or traced. With -p: 0 when the recorder has detached or the process has ended.")]
+Exit status: that of the program, even if the recorder detached before its end; 127 if it was not
+found, 126 if it cannot be executed or traced. With -p: 0 when the recorder has detached or the
+process has ended.")]
 pub struct Record {
     /// Where to write the trace.
     #[arg(short, long, value_name = "FILE", default_value = "trackway.trk")]
@@ -184,7 +186,7 @@ pub struct Info {
 Examples:
   trackway stat t.trk
   trackway stat --thread 2 --skip 10M --length 1M t.trk   one thread, a million instructions of it
-  trackway stat --json --top 50 t.trk | jq '.blocks[0]'")]
+  trackway stat --json --top 50 t.trk | jq '.top_blocks[0]'")]
 pub struct Stat {
     #[command(flatten)]
     pub input: Input,
@@ -253,23 +255,27 @@ pub enum Filter {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Formats of --kind control, as mcfTrace (Myers 2014, Figure 4.2) writes them:
-  ascii   THREAD, ADDRESS, TARGET, TYPE            0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T
-          TYPE is U, I, T / U, D, T / C, D, T / C, D, NT: unconditional or conditional, indirect or direct,
-          taken or not. TARGET of a branch that was not taken is the address that it would have gone to. If the process
-          ends in an indirect branch of a thread, TARGET is the word unknown.
-  binary  18 bytes: thread (1), address (8), target (8), type (1: 0 = U I, 1 = U D, 2 = C D T, 3 = C D NT,
-          4 = U I with an unknown target, which is written as 0)
+  ascii   THREAD, ADDRESS, TARGET, TYPE
+          0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T
+          TYPE is U, I, T / U, D, T / C, D, T / C, D, NT: unconditional or conditional, indirect or
+          direct, taken or not. TARGET of a branch that was not taken is the address that it would
+          have gone to. If the process ends in an indirect branch of a thread, TARGET is the word
+          unknown.
+  binary  18 bytes: thread (1), address (8), target (8), type (1: 0 = U I, 1 = U D, 2 = C D T,
+          3 = C D NT, 4 = U I with an unknown target, which is written as 0)
 Formats of --kind memory, as mlsTrace (Myers 2014, Figures 4.13 and 4.14) writes them:
   ascii   THREAD, L or S, ADDRESS, OPERAND, SIZE, VALUE
           0, L, 0x0000003f83201156, 0x0000003f8341fb80, 8, 0x0000003f83201130
-          An instruction that reads and writes has a line for each, the read (L) first. The value is a number; without
-          --data values in the recording there is none.
-  binary  thread (1), 0 = load or 1 = store (1), address (8), operand address (8), size (1), value (SIZE bytes, as in
-          memory). A size of 255 or more is 255 and then the size in 4 bytes; --wide makes every size 4 bytes long
-          without the 255. Without values in the recording, records end behind the size. If only this access was
-          recorded without a value, the highest bit of a size in 4 bytes is 1, and no value follows.
+          An instruction that reads and writes has a line for each, the read (L) first. The value is
+          a number; without --data values in the recording there is none.
+  binary  thread (1), 0 = load or 1 = store (1), address (8), operand address (8), size (1),
+          value (SIZE bytes, as in memory). A size of 255 or more is 255 and then the size in
+          4 bytes; --wide makes every size 4 bytes long without the 255. Without values in the
+          recording, records end behind the size. If only this access was recorded without a value,
+          the highest bit of a size in 4 bytes is 1, and no value follows.
 Formats of --kind instructions:
-  ascii   THREAD, ADDRESS[, DISASSEMBLY]           0, 0x00007f5a40996bbe, test rax, rax
+  ascii   THREAD, ADDRESS[, DISASSEMBLY]
+          0, 0x00007f5a40996bbe, test rax, rax
   binary  9 bytes: thread (1), address (8)
 All integers are little-endian. --wide makes the thread 4 bytes long.
 
@@ -315,11 +321,12 @@ pub enum Kind {
 pub enum Format {
     /// Lines of text.
     Ascii,
-    /// Records of fixed size.
+    /// Binary records.
     Binary,
 }
 
-/// Repeat the measurements of a thesis with our own programs.
+/// Repeat the measurements of three theses with our own programs; docs/experiments.md compares the
+/// results.
 #[derive(Subcommand, Debug)]
 pub enum Experiment {
     Mtrace(ExperimentMtrace),
@@ -338,7 +345,7 @@ pub enum Experiment {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  trackway experiment mtrace --plots mtrace            every table also as CSV, every figure as SVG
+  trackway experiment mtrace --plots mtrace            every table as CSV, every figure as SVG
   trackway experiment mtrace --programs fft,radix --threads 1,2 --json -o mtrace.json")]
 pub struct ExperimentMtrace {
     /// Programs, of workloads/parallel.

@@ -177,7 +177,7 @@ fn record_child(tcb: &mut Tcb, request: &Request) -> Option<i64> {
     child.signals().own_actions.set(actions);
     inherit(&mut child, tcb, request);
     child.alternate_stack = tcb.alternate_stack;
-    child.born = sys::tsc();
+    child.created = sys::tsc();
     owners::adopt(&mut child);
     control.vforks.fetch_add(1, Ordering::SeqCst);
     signal::block_for_clone(tcb);
@@ -295,7 +295,7 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
 
 /// Entry point of a new thread.
 extern "C" fn start_thread(tcb: &mut Tcb) -> ! {
-    // SAFETY: the thread has just been born, with its parent's gs.
+    // SAFETY: the thread has just been created, with its parent's gs.
     unsafe { tcb::set_gs(tcb.this as u64, has_fsgsbase()) };
     tcb.install_signal_stack();
     begin(tcb)

@@ -41,13 +41,13 @@ pub fn forget(child: Option<&Child>) {
 
 /// In the new process: waits until the recorder has seen it. One that does not share memory returns
 /// only if it is not recorded.
-pub fn wait(tcb: &Tcb, child: &Child, shares: bool, born: Tsc) {
+pub fn wait(tcb: &Tcb, child: &Child, shares: bool, created: Tsc) {
     let control = tcb.control();
     let waiting = if shares { CHILD_SHARES } else { CHILD_WAITS };
     // SAFETY: no arguments.
     let process = unsafe { sys::call(sys::number::GETPID, [0; 6]) };
     child.process.store(process as u32, Ordering::SeqCst);
-    child.tsc.store(born.get(), Ordering::SeqCst);
+    child.tsc.store(created.get(), Ordering::SeqCst);
     child.state.store(waiting, Ordering::SeqCst);
     control.doorbell.fetch_add(1, Ordering::SeqCst);
     sys::futex_wake(&control.doorbell);
@@ -80,7 +80,7 @@ pub fn wait_in_child(tcb: &mut Tcb) {
     }
     if let Some(child) = prepare(control) {
         tcb.followed = true;
-        wait(tcb, child, true, tcb.born);
+        wait(tcb, child, true, tcb.created);
     }
 }
 

@@ -66,7 +66,7 @@ impl Engine {
         let end = out.here();
         unit.code_next = end;
         unit.live += 1;
-        // All of it lies before the body: a thread in it has not arrived yet.
+        // All of it lies before the body: a thread in it is between safe points.
         unit.fragments.push(Fragment {
             address,
             start,
@@ -133,7 +133,7 @@ mod tests {
     use crate::translate::RegisterState;
 
     #[test]
-    fn indirect_jumps_arrive_through_the_table() {
+    fn indirect_jumps_go_through_the_table() {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH)]);
         let index = engine.find(code, false).unwrap();

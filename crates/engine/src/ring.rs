@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_recorder_the_thread_leaves() {
+    fn without_a_recorder_the_thread_detaches() {
         let mut tcb = thread();
         let tcb = &mut *tcb;
         for _ in 1..SEGMENT_COUNT {
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_ring_is_not_lost_when_nobody_wants_more() {
+    fn the_content_of_the_ring_is_not_lost_when_the_thread_detaches() {
         let mut tcb = thread();
         let tcb = &mut *tcb;
         append_time(tcb, word::TIME);

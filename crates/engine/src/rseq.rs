@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_told_from_other_data() {
+    fn descriptors_are_distinguished_from_other_data() {
         #[repr(align(32))]
         struct Aligned(Descriptor);
         let good = Descriptor { version: 0, flags: 0, start: 0x5000, length: 0x10, abort: 0x6000 };

@@ -221,7 +221,7 @@ pub fn forget_exec(tcb: &Tcb) {
 /// The system calls that the recorder makes in the new image.
 fn injection() -> [SeccompData; 8] {
     const MFD_CLOEXEC: u64 = 1;
-    const PLACE: u64 = 0x6000_0000;
+    const ADDRESS: u64 = 0x6000_0000;
     const OWN_FLAGS: u64 = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
     const SHARED_FLAGS: u64 = 1 | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
     let [readable, writable, executable] = [sys::PROT_READ, sys::PROT_WRITE, sys::PROT_EXEC];
@@ -233,14 +233,14 @@ fn injection() -> [SeccompData; 8] {
         arguments,
     };
     [
-        data(number::MMAP, [PLACE, length, readable | writable, OWN_FLAGS, u64::MAX, 0]),
-        data(number::MPROTECT, [PLACE, length, readable | executable, 0, 0, 0]),
-        data(number::MPROTECT, [PLACE, length, 0, 0, 0, 0]),
-        data(number::MEMFD_CREATE, [PLACE, MFD_CLOEXEC, 0, 0, 0, 0]),
-        data(number::MMAP, [PLACE, length, readable | writable, SHARED_FLAGS, 3, 0]),
+        data(number::MMAP, [ADDRESS, length, readable | writable, OWN_FLAGS, u64::MAX, 0]),
+        data(number::MPROTECT, [ADDRESS, length, readable | executable, 0, 0, 0]),
+        data(number::MPROTECT, [ADDRESS, length, 0, 0, 0, 0]),
+        data(number::MEMFD_CREATE, [ADDRESS, MFD_CLOEXEC, 0, 0, 0, 0]),
+        data(number::MMAP, [ADDRESS, length, readable | writable, SHARED_FLAGS, 3, 0]),
         data(number::CLOSE, [3, 0, 0, 0, 0, 0]),
-        data(number::MADVISE, [PLACE, length, 10, 0, 0, 0]),
-        data(number::MUNMAP, [PLACE, length, 0, 0, 0, 0]),
+        data(number::MADVISE, [ADDRESS, length, 10, 0, 0, 0]),
+        data(number::MUNMAP, [ADDRESS, length, 0, 0, 0, 0]),
     ]
 }
 

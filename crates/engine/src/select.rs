@@ -454,7 +454,7 @@ mod tests {
         control.entry_count.store(1, Ordering::Relaxed);
         let mut selection = Selection::new();
         selection.set_up(control);
-        assert!(selection.ranges.is_empty(), "nobody has said that they have changed");
+        assert!(selection.ranges.is_empty(), "the generation has not changed");
         control.selection_generation.store(2, Ordering::Release);
         selection.refresh(control);
         let [start, end] = [3, 9].map(AppPc::new);

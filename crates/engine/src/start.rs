@@ -143,12 +143,12 @@ fn enter(tcb: &mut Tcb) -> ! {
 
 /// Publishes the addresses and offsets that the recorder needs to attach and detach threads.
 fn publish(layout: &EngineLayout) {
-    let address = |place: &AtomicU64, address: u64| place.store(address, Ordering::SeqCst);
+    let address = |field: &AtomicU64, address: u64| field.store(address, Ordering::SeqCst);
     address(&layout.adopt, adopt as *const () as u64);
     address(&layout.finish, detach::finish as *const () as u64);
     address(&layout.system_call, syscall::instruction());
     address(&layout.gate, detach::trackway_gate as *const () as u64);
-    let offset = |place: &AtomicU32, offset: usize| place.store(offset as u32, Ordering::SeqCst);
+    let offset = |field: &AtomicU32, offset: usize| field.store(offset as u32, Ordering::SeqCst);
     offset(&layout.this, offset_of!(Tcb, this));
     offset(&layout.registers, offset_of!(Tcb, registers));
     offset(&layout.vectors, offset_of!(Tcb, xmm));

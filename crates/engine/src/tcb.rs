@@ -93,7 +93,7 @@ pub struct Tcb {
     /// For a child process: it shares its parent's memory.
     pub shares: bool,
     /// Time at which the thread was created.
-    pub born: Tsc,
+    pub created: Tsc,
     /// The recorder knows this process, which shares its parent's memory, and will see its exec.
     pub followed: bool,
     /// The ring is closed, and the slot may be another thread's.

@@ -56,7 +56,7 @@ const WHOLE: Protocol = Protocol {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Entry {
-    Nobody,
+    Unowned,
     /// Of a thread, for a word.
     Tag(u8, u8),
     Pending(u8, u8),
@@ -80,7 +80,7 @@ struct Thread {
     op: usize,
     step: Step,
     /// Its last timestamp.
-    stamp: u32,
+    timestamp: u32,
     /// By entry, what its last locked instruction has left in the word.
     left: Vec<u8>,
     /// By word, the same.
@@ -120,7 +120,7 @@ impl Model<'_> {
         let thread = |number: usize| Thread {
             op: 0,
             step: Step::Look,
-            stamp: number as u32 + 1,
+            timestamp: number as u32 + 1,
             left: vec![0; entries],
             seen: vec![None; words],
             differs: false,
@@ -128,7 +128,7 @@ impl Model<'_> {
         };
         State {
             words: vec![0; words],
-            entries: vec![Entry::Nobody; entries],
+            entries: vec![Entry::Unowned; entries],
             threads: (0..self.programs.len()).map(thread).collect(),
             locked: vec![vec![0; self.programs.len()]; words],
             stored: vec![vec![0; self.programs.len()]; words],
@@ -144,7 +144,7 @@ impl Model<'_> {
         match self.programs[number][thread.op] {
             Op::Store { word, value } => {
                 state.words[word] = value;
-                state.stored[word][number] = thread.stamp;
+                state.stored[word][number] = thread.timestamp;
                 state.threads[number].op += 1;
                 true
             }
@@ -166,7 +166,7 @@ impl Model<'_> {
             }
             Step::Exchange => {
                 *entry = match change {
-                    None => Entry::Nobody,
+                    None => Entry::Unowned,
                     Some(_) if self.protocol.is_pending_first => pending,
                     Some(_) => tag,
                 };
@@ -191,7 +191,7 @@ impl Model<'_> {
                 thread.left[at] = new;
                 let sees_stores = thread.seen[word] != Some(old);
                 thread.seen[word] = Some(new);
-                state.locked[word][number] = thread.stamp;
+                state.locked[word][number] = thread.timestamp;
                 let others = (0..self.programs.len()).filter(|other| *other != number);
                 let done = |other: usize| match sees_stores {
                     true => state.locked[word][other].max(state.stored[word][other]),
@@ -209,7 +209,7 @@ impl Model<'_> {
                 }
             }
             Step::TakeTime => {
-                thread.stamp = state.now;
+                thread.timestamp = state.now;
                 if change.is_none() {
                     return self.finish(thread);
                 }
@@ -229,7 +229,7 @@ impl Model<'_> {
                 thread.step = Step::TakeBack;
             }
             Step::TakeBack => {
-                *entry = Entry::Nobody;
+                *entry = Entry::Unowned;
                 return self.finish(thread);
             }
         }
@@ -239,7 +239,7 @@ impl Model<'_> {
     fn finish(&self, thread: &mut Thread) -> bool {
         thread.op += 1;
         thread.step = Step::Look;
-        let is_late_enough = thread.stamp > thread.wanted;
+        let is_late_enough = thread.timestamp > thread.wanted;
         thread.wanted = 0;
         is_late_enough
     }
@@ -270,7 +270,7 @@ impl Model<'_> {
 
 /// Replaces times by their ranks, and those that every thread's timestamp exceeds by 0.
 fn rank_times(state: &mut State) {
-    let oldest = state.threads.iter().map(|thread| thread.stamp).min().unwrap_or(0);
+    let oldest = state.threads.iter().map(|thread| thread.timestamp).min().unwrap_or(0);
     let done = state.locked.iter_mut().chain(&mut state.stored).flatten();
     for time in done.chain(state.threads.iter_mut().map(|thread| &mut thread.wanted)) {
         if *time < oldest {
@@ -278,12 +278,12 @@ fn rank_times(state: &mut State) {
         }
     }
     let mut times = BTreeSet::from([0]);
-    times.extend(state.threads.iter().flat_map(|thread| [thread.stamp, thread.wanted]));
+    times.extend(state.threads.iter().flat_map(|thread| [thread.timestamp, thread.wanted]));
     times.extend(state.locked.iter().chain(&state.stored).flatten());
     let times: Vec<u32> = times.into_iter().collect();
     let rank = |time: &mut u32| *time = times.binary_search(time).unwrap() as u32;
     for thread in &mut state.threads {
-        rank(&mut thread.stamp);
+        rank(&mut thread.timestamp);
         rank(&mut thread.wanted);
     }
     state.locked.iter_mut().chain(&mut state.stored).flatten().for_each(rank);

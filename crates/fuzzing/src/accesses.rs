@@ -4,8 +4,11 @@
 //! Two lengths of data in words, the number of accesses, 36 bytes for each of them, a number of
 //! paths, and data.
 
-use trace::{AccessDescriptors, DataMode, Exit, Fragment, Recording, ThreadInfo, Trace, WriteError, Writer};
-use wire::code::{AccessDescriptor, TERMINATOR_INDIRECT};
+use trace::{
+    AccessDescriptors, AppPc, BlockId, DataMode, Exit, Fragment, FragmentId, PathId, Recording, ThreadId, ThreadInfo,
+    Trace, WriteError, Writer,
+};
+use wire::code::{AccessDescriptor, FragmentBlock, FragmentExit, TERMINATOR_INDIRECT};
 use wire::word;
 
 use crate::exercise::exercise;
@@ -37,22 +40,25 @@ fn write(mut bytes: &[u8], path: &std::path::Path) -> Result<(), WriteError> {
     let recording = Recording { data: DataMode::Values, ..Recording::default() };
     let mut writer = Writer::create(path, &recording)?;
     let block = *b"\x90\x90\x90\x90\x90\x90\x90\xc3";
-    writer.block(0, 1, CODE.into(), &block)?;
-    writer.block(0, 2, u64::from(CODE) + block.len() as u64, &block)?;
-    let exits = [1 | TERMINATOR_INDIRECT << 16, 2 | TERMINATOR_INDIRECT << 16];
-    writer.fragment(0, &Fragment { first_path: 1, blocks: &[1, 2], exits: &exits })?;
+    let start = AppPc::new(CODE.into());
+    writer.block(0, BlockId::new(1), start, &block)?;
+    writer.block(0, BlockId::new(2), start + block.len() as u64, &block)?;
+    let fragment = FragmentId::new(PathId::new(1));
+    let blocks = [1, 2].map(|number| FragmentBlock::new(BlockId::new(number), false));
+    let exits = [1, 2].map(|count| FragmentExit::new(count, TERMINATOR_INDIRECT));
+    writer.fragment(0, &Fragment { fragment, blocks: &blocks, exits: &exits })?;
     let lengths = [next_u16(&mut bytes), next_u16(&mut bytes)].map(|words| u32::from(words % WORDS_MAX) * 4);
     let count = next(&mut bytes) % ACCESSES_MAX;
     let mut accesses: Vec<AccessDescriptor> = (0..count).map(|_| access(&mut bytes)).collect();
     accesses.sort_by_key(|access| (access.block, access.offset));
-    writer.access_descriptors(&AccessDescriptors { first_path: 1, lengths: &lengths, accesses: &accesses })?;
+    writer.access_descriptors(&AccessDescriptors { fragment, lengths: &lengths, accesses: &accesses })?;
     writer.thread(&ThreadInfo::default())?;
     let paths: Vec<u32> = (0..next(&mut bytes) % PATHS_MAX).map(|_| 1 + u32::from(next(&mut bytes) & 1)).collect();
     let needed: u32 = paths.iter().map(|&path| lengths[path as usize - 1]).sum();
     let mut data = take(&mut bytes, needed as usize).to_vec();
     data.resize(needed as usize, 0x5a);
-    writer.path(0, 0, &[word::event(word::START, 0), CODE, 0, 1, 0])?;
-    writer.path_with_data(0, 0, &paths, &data)?;
+    writer.path(0, ThreadId::FIRST, &[word::event(word::START, 0), CODE, 0, 1, 0])?;
+    writer.path_with_data(0, ThreadId::FIRST, &paths, &data)?;
     writer.finish(Exit::Code(0)).map(drop)
 }
 

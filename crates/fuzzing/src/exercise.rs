@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use trace::{AccessVisitor, Event, Operand, RoundRobinUnit, Trace};
+use trace::{AccessVisitor, Event, InstructionIndex, Operand, RoundRobinUnit, Trace};
 
 pub fn exercise(bytes: Vec<u8>) {
     let Ok(trace) = Trace::from_bytes(bytes) else { return };
@@ -36,9 +36,9 @@ pub fn exercise(bytes: Vec<u8>) {
                     Err(error) => _ = error.to_string(),
                 }
             }
-            let _ = trace.seek_with_accesses(number, thread.counts.instructions / 3);
+            let _ = trace.seek_with_accesses(number, InstructionIndex::new(thread.counts.instructions / 3));
         }
-        if let Ok(mut steps) = trace.seek(number, thread.counts.instructions / 2) {
+        if let Ok(mut steps) = trace.seek(number, InstructionIndex::new(thread.counts.instructions / 2)) {
             let _ = steps.next_batch();
         }
     }
@@ -46,7 +46,7 @@ pub fn exercise(bytes: Vec<u8>) {
         (0..1000).find(|_| matches!(merged.next_batch(), Ok(None)));
     }
     for mut merged in [trace.merged(), trace.merged().interleaved(2)].into_iter().chain(trace.merged_with_accesses()) {
-        merged.seek(trace.totals().instructions / 2);
+        merged.seek(InstructionIndex::new(trace.totals().instructions / 2));
         (0..100).find(|_| matches!(merged.next_batch(), Ok(None)));
     }
     for unit in [RoundRobinUnit::Branches, RoundRobinUnit::Accesses] {

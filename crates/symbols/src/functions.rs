@@ -1,30 +1,76 @@
-//! The functions of one ELF file.
+//! The functions of one ELF file: their ranges and names, and which one has an address.
+//!
+//! [`Functions`] joins what symbol tables name ([`crate::symbol_table`]) with what only the call
+//! frame information knows of ([`crate::frames`]). A function of the latter kind has no name.
 
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use memmap2::Mmap;
-use object::read::elf::{ElfFile64, ProgramHeader};
-use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind, elf};
+use object::{Object, ObjectSection};
 
-/// A function, at the addresses that the file was linked for.
+use crate::elf::{Elf, Segments, debug_file, map, parse};
+use crate::frames::FrameTable;
+use crate::lookup::Lookup;
+use crate::name::{full_name, plain_name, whole_symbol};
+use crate::symbol_table;
+
+/// A source file that a symbol table names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Source {
+    /// Without its directory.
+    pub name: Arc<str>,
+    /// Tells files of the same name apart.
+    pub(crate) number: u32,
+}
+
+/// A function or a part of one, at the addresses that the file was linked for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Function {
     pub start: u64,
     pub end: u64,
-    /// As the symbol table spells it.
+    /// As the symbol table spells it; empty if no symbol table names the function.
     pub symbol: String,
+    /// The source file, which symbol tables name for static functions only.
+    pub source: Option<Source>,
+    /// Where the function starts that this is a part of: the compiler has placed the part
+    /// elsewhere, because it is rarely executed. `None` for the function itself.
+    pub part_of: Option<u64>,
 }
 
-/// An executable segment of a file.
-#[derive(Debug, Clone, Copy)]
-struct Segment {
-    address: u64,
-    offset: u64,
-    length: u64,
+impl Function {
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        self.start..self.end
+    }
+
+    /// Returns the shortest name that a person would use; for a function without a name, one made
+    /// from its address: `sub_401200`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self.symbol.as_str() {
+            "" => format!("sub_{:x}", self.start),
+            symbol => plain_name(symbol),
+        }
+    }
+
+    /// Returns the name in the source, with parameters where the symbol has them.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        if self.symbol.is_empty() { self.name() } else { full_name(&self.symbol) }
+    }
+
+    /// Returns where the whole function starts, be this the function or a part of it.
+    #[must_use]
+    pub fn whole_start(&self) -> u64 {
+        self.part_of.unwrap_or(self.start)
+    }
 }
 
 /// The functions of a file.
@@ -32,12 +78,11 @@ struct Segment {
 pub struct Functions {
     /// In order of their addresses; several may have the same one.
     pub list: Vec<Function>,
-    segments: Vec<Segment>,
+    segments: Segments,
     /// The interpreter that the file names, if it does.
     pub interpreter: Option<PathBuf>,
+    lookup: Lookup,
 }
-
-const PAGE: u64 = 4096;
 
 impl Functions {
     /// Reads a file. Reads the separate file with its symbols as well, if the file itself has only
@@ -49,88 +94,160 @@ impl Functions {
     pub fn of_file(path: &Path) -> io::Result<Self> {
         let file = map(path)?;
         let elf = parse(&file).ok_or(io::ErrorKind::InvalidData)?;
-        let mut functions = Self::of_elf(&elf);
+        let mut named = symbol_table::functions(&elf);
         if elf.symbols().next().is_none()
             && let Some(debug) = debug_file(&elf)
             && let Ok(file) = map(&debug)
             && let Some(elf) = parse(&file)
         {
-            functions.list.extend(Self::of_elf(&elf).list);
+            named.extend(symbol_table::functions(&elf));
         }
-        functions.normalize();
-        Ok(functions)
+        Ok(Self::of_elf(&elf, named))
     }
 
     /// Reads the bytes of a file.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let mut functions = Self::of_elf(&parse(bytes)?);
-        functions.normalize();
-        Some(functions)
+        let elf = parse(bytes)?;
+        let named = symbol_table::functions(&elf);
+        Some(Self::of_elf(&elf, named))
     }
 
-    fn of_elf(elf: &Elf) -> Self {
-        let endian = elf.endian();
-        let loaded = elf
-            .elf_program_headers()
-            .iter()
-            .filter(|header| header.p_type(endian) == elf::PT_LOAD && header.p_flags(endian) & elf::PF_X != 0);
-        let segments = loaded.map(|header| Segment {
-            address: header.p_vaddr(endian),
-            offset: header.p_offset(endian),
-            length: header.p_memsz(endian),
-        });
-        let symbols = elf.symbols().chain(elf.dynamic_symbols());
-        let functions = symbols.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition());
-        let list = functions.filter_map(|symbol| {
-            let name = symbol.name().ok().filter(|name| !name.is_empty())?;
-            let start = symbol.address();
-            let end = start.checked_add(symbol.size())?;
-            Some(Function { start, end, symbol: name.to_owned() })
-        });
+    fn of_elf(elf: &Elf, mut named: Vec<Function>) -> Self {
+        let frames = FrameTable::of_elf(elf);
+        fill_missing_ends(&mut named, elf, &frames);
+        named.retain(|function| function.start < function.end);
+        let mut list = nameless(&named, elf, &frames);
+        list.append(&mut named);
         let interpreter = elf.section_by_name(".interp").and_then(|section| section.data().ok()).map(path_of);
-        let mut functions = Self { list: list.collect(), segments: segments.collect(), interpreter };
-        functions.fill_missing_ends(elf);
-        functions
+        Self { segments: Segments::of_elf(elf), interpreter, ..Self::of_list(list) }
     }
 
-    /// Gives functions without a length an end. Those written in assembly may have none: they reach
-    /// to the next one or to the end of their section.
-    fn fill_missing_ends(&mut self, elf: &Elf) {
-        let mut starts: Vec<u64> = self.list.iter().map(|function| function.start).collect();
-        starts.sort_unstable();
-        let sections: Vec<(u64, u64)> = elf
-            .sections()
-            .map(|section| (section.address(), section.address().saturating_add(section.size())))
-            .collect();
-        for function in self.list.iter_mut().filter(|function| function.start == function.end) {
-            let next = starts.get(starts.partition_point(|&start| start <= function.start)).copied();
-            let section = sections.iter().find(|(start, end)| (*start..*end).contains(&function.start));
-            function.end = next.into_iter().chain(section.map(|(_, end)| *end)).min().unwrap_or(function.start);
-        }
-    }
-
-    fn normalize(&mut self) {
-        self.list.retain(|function| function.start < function.end);
-        self.list.sort_unstable();
-        self.list.dedup();
+    /// Makes the functions of a file from a list in any order.
+    pub(crate) fn of_list(mut list: Vec<Function>) -> Self {
+        assign_parts(&mut list);
+        list.sort_unstable();
+        list.dedup();
+        let lookup = Lookup::new(&list);
+        Self { list, lookup, ..Self::default() }
     }
 
     /// Returns the difference between mapped and linked addresses, given where the file was mapped
     /// from `file_offset` on.
     #[must_use]
     pub fn bias(&self, mapped_at: u64, file_offset: u64) -> Option<u64> {
-        let is_of = |segment: &&Segment| {
-            let start = segment.offset & !(PAGE - 1);
-            file_offset >= start && file_offset < segment.offset.saturating_add(segment.length)
-        };
-        let segment = self.segments.iter().find(is_of)?;
-        let linked_at = segment.address.wrapping_sub(segment.offset).wrapping_add(file_offset);
-        Some(mapped_at.wrapping_sub(linked_at))
+        self.segments.bias(mapped_at, file_offset)
+    }
+
+    /// Returns the function, or the part of one, whose range has a linked address. Of several
+    /// functions it returns the innermost; of several names of one range, the plainest.
+    #[must_use]
+    pub fn at(&self, address: u64) -> Option<&Function> {
+        self.list.get(self.lookup.at(address)?)
+    }
+
+    /// Returns the function to which a linked address belongs, even if the address is in a part
+    /// that the compiler has placed elsewhere.
+    #[must_use]
+    pub fn whole_at(&self, address: u64) -> Option<&Function> {
+        let found = self.at(address)?;
+        found.part_of.map_or(Some(found), |start| self.at(start))
+    }
+
+    /// Returns the whole of a function, given it or one of its parts: the function first, then its
+    /// parts in order of their addresses.
+    #[must_use]
+    pub fn parts(&self, function: &Function) -> Vec<&Function> {
+        let start = function.whole_start();
+        let parts = self.lookup.parts_of(start).filter_map(|index| self.list.get(index));
+        self.at(start).into_iter().chain(parts).collect()
+    }
+
+    /// Returns the last function, or part of one, that starts at or before an address.
+    pub(crate) fn before(&self, address: u64) -> Option<&Function> {
+        let after = self.list.partition_point(|function| function.start <= address);
+        self.at(self.list.get(after.checked_sub(1)?)?.start)
     }
 }
 
-type Elf<'data> = ElfFile64<'data, Endianness>;
+/// Gives functions without a length an end. Those written in assembly may have none: they reach to
+/// the next one, or to the end of their section or of their frame entry.
+fn fill_missing_ends(functions: &mut [Function], elf: &Elf, frames: &FrameTable) {
+    if functions.iter().all(|function| function.start < function.end) {
+        return;
+    }
+    let own = functions.iter().map(|function| function.start);
+    let mut starts: Vec<u64> = own.chain(frames.entries().iter().map(|entry| entry.start)).collect();
+    starts.sort_unstable();
+    let sections: Vec<Range<u64>> =
+        elf.sections().map(|section| section.address()..section.address().saturating_add(section.size())).collect();
+    for function in functions.iter_mut().filter(|function| function.start == function.end) {
+        let start = function.start;
+        let next = starts.get(starts.partition_point(|&other| other <= start)).copied();
+        let section = sections.iter().find(|section| section.contains(&start)).map(|section| section.end);
+        let entry = frames.entry_at(start).map(|entry| entry.end);
+        function.end = next.into_iter().chain(section).chain(entry).min().unwrap_or(start);
+    }
+}
+
+/// Returns the functions that only the call frame information knows of. Stubs of the procedure
+/// linkage table are no functions, although an entry covers them.
+fn nameless(named: &[Function], elf: &Elf, frames: &FrameTable) -> Vec<Function> {
+    let mut ranges: Vec<Range<u64>> = named.iter().map(Function::range).collect();
+    let is_plt = |name: &str| name == ".plt" || name.starts_with(".plt.");
+    let stubs = elf.sections().filter(|section| section.name().is_ok_and(is_plt));
+    ranges.extend(stubs.map(|section| section.address()..section.address().saturating_add(section.size())));
+    let ranges = merged(ranges);
+    let is_known = |start: u64, end: u64| {
+        let before_end = ranges.partition_point(|range| range.start < end);
+        before_end.checked_sub(1).and_then(|last| ranges.get(last)).is_some_and(|range| start < range.end)
+    };
+    let unknown = frames.entries().iter().filter(|entry| !is_known(entry.start, entry.end));
+    let nameless = |start, end| Function { start, end, symbol: String::new(), source: None, part_of: None };
+    unknown.map(|entry| nameless(entry.start, entry.end)).collect()
+}
+
+/// Sorts ranges and joins those that overlap.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+/// Finds the function of each part that the compiler has placed elsewhere. It has the name of the
+/// part without the suffix. Of several, it is the one of the same source file, or else the global
+/// one.
+fn assign_parts(list: &mut [Function]) {
+    let names = list.iter().filter_map(|function| whole_symbol(&function.symbol));
+    let mut wholes: HashMap<String, Vec<(Option<Source>, u64)>> =
+        names.map(|name| (name.to_owned(), Vec::new())).collect();
+    for function in list.iter() {
+        if let Some(named) = wholes.get_mut(&function.symbol) {
+            named.push((function.source.clone(), function.start));
+        }
+    }
+    for part in list {
+        let named = whole_symbol(&part.symbol).and_then(|name| wholes.get(name));
+        part.part_of = named.and_then(|named| whole_of(part.source.as_ref(), named));
+    }
+}
+
+/// Returns where the function of a part starts, given the source files and starts of all functions
+/// with the right name.
+fn whole_of(source: Option<&Source>, named: &[(Option<Source>, u64)]) -> Option<u64> {
+    let only = |wanted: Option<&Source>| {
+        let mut starts = named.iter().filter(|(source, _)| source.as_ref() == wanted).map(|&(_, start)| start);
+        let start = starts.next()?;
+        starts.all(|other| other == start).then_some(start)
+    };
+    only(source).or_else(|| only(None))
+}
 
 /// Returns a path that ends with a zero byte.
 fn path_of(bytes: &[u8]) -> PathBuf {
@@ -138,29 +255,8 @@ fn path_of(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(name))
 }
 
-fn parse(bytes: &[u8]) -> Option<Elf<'_>> {
-    ElfFile64::parse(bytes).ok()
-}
-
-fn map(path: &Path) -> io::Result<Mmap> {
-    let file = File::open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    // SAFETY: the mapping is read only. If another process truncates the file meanwhile, an access
-    // ends this process. It would end the target, too, which has mapped the same file.
-    unsafe { Mmap::map(&file) }
-}
-
-/// Returns the path at which distributions install the symbols of a file.
-fn debug_file(elf: &Elf) -> Option<PathBuf> {
-    let id = elf.build_id().ok()??;
-    let digits: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-    let (directory, name) = digits.split_at_checked(2)?;
-    Some(PathBuf::from(format!("/usr/lib/debug/.build-id/{directory}/{name}.debug")))
-}
-
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 mod tests {
     use super::*;
 

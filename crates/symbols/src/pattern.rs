@@ -1,11 +1,33 @@
-//! Patterns with which users name functions: `sort_*`, `std::vector*::push_back`, `mem[sc]*`.
+//! Patterns with which users name functions: `sort_*`, `std::vector*::push_back`, `mem[sc]*`,
+//! `0x401200`, `libz.so.1:inflate`.
 
+use std::path::Path;
+
+use crate::functions::Function;
 use crate::name::names;
 
-/// A name with wildcards: `*` for anything, `?` for one character, `[a-z]` and `[!a-z]` for one of
-/// several.
+/// A name with wildcards, or the address of a function, perhaps with the name of a module.
+///
+/// Wildcards are `*` for anything, `?` for one character, `[a-z]` and `[!a-z]` for one of several.
+/// An address is `0x` and hexadecimal digits: a linked address, as `nm` and `objdump` print it.
+/// Before a single colon stands the name of the file that has the function, with wildcards or
+/// without; a path with a directory is compared as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
+    text: String,
+    module: Option<Glob>,
+    target: Target,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Target {
+    Address(u64),
+    Name(Glob),
+}
+
+/// A text with wildcards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Glob {
     text: String,
     tokens: Vec<Token>,
 }
@@ -32,9 +54,8 @@ impl Token {
     }
 }
 
-impl Pattern {
-    #[must_use]
-    pub fn new(text: &str) -> Self {
+impl Glob {
+    fn new(text: &str) -> Self {
         let mut tokens = Vec::new();
         let mut rest = text;
         while let Some(letter) = rest.chars().next() {
@@ -55,15 +76,7 @@ impl Pattern {
         Self { text: text.to_owned(), tokens }
     }
 
-    /// Returns the pattern as it was written.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// Returns whether the pattern matches `name`.
-    #[must_use]
-    pub fn matches(&self, name: &str) -> bool {
+    fn matches(&self, name: &str) -> bool {
         let letters: Vec<char> = name.chars().collect();
         let (mut token, mut letter) = (0, 0);
         // Where to retry after a mismatch: behind the last `*`, one character later.
@@ -87,6 +100,67 @@ impl Pattern {
         }
         self.tokens[token..].iter().all(|token| *token == Token::AnyString)
     }
+}
+
+impl Pattern {
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        let (module, function) = split_module(text).map_or((None, text), |(module, rest)| (Some(module), rest));
+        let target = match address(function) {
+            Some(address) => Target::Address(address),
+            None => Target::Name(Glob::new(function)),
+        };
+        Self { text: text.to_owned(), module: module.map(Glob::new), target }
+    }
+
+    /// Returns the pattern as it was written.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the linked address that the pattern is.
+    #[must_use]
+    pub fn address(&self) -> Option<u64> {
+        match self.target {
+            Target::Address(address) => Some(address),
+            Target::Name(_) => None,
+        }
+    }
+
+    /// Returns whether the pattern is a name without wildcards, which the user takes for the name
+    /// of one function.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        let is_literal = |token: &Token| matches!(token, Token::Literal(_));
+        matches!(&self.target, Target::Name(glob) if glob.tokens.iter().all(is_literal))
+    }
+
+    /// Returns whether the pattern can select functions of a module, given the path of its file. A
+    /// name without a module applies to all of them, an address to the executable only: libraries
+    /// have functions at the same linked addresses.
+    #[must_use]
+    pub fn applies_to(&self, path: &str, is_executable: bool) -> bool {
+        let Some(module) = &self.module else { return is_executable || self.address().is_none() };
+        let file = Path::new(path).file_name().and_then(|name| name.to_str());
+        module.matches(path) || file.is_some_and(|name| module.matches(name))
+    }
+
+    /// Returns whether the pattern matches `name`; an address does not.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        matches!(&self.target, Target::Name(glob) if glob.matches(name))
+    }
+
+    /// Returns whether the pattern matches any name of a function; for one without, the name that
+    /// is made from its address.
+    #[must_use]
+    pub fn matches_function(&self, function: &Function) -> bool {
+        match function.symbol.as_str() {
+            "" => self.matches(&function.name()),
+            symbol => self.matches_symbol(symbol),
+        }
+    }
 
     /// Returns whether the pattern matches any name of the function with this symbol.
     #[must_use]
@@ -98,7 +172,8 @@ impl Pattern {
     /// Returns how far `name` is from the pattern; `None` if it is too far to be meant.
     #[must_use]
     pub fn distance(&self, name: &str) -> Option<usize> {
-        let wanted: String = self.text.chars().filter(|letter| !matches!(letter, '*' | '?')).collect();
+        let Target::Name(glob) = &self.target else { return None };
+        let wanted: String = glob.text.chars().filter(|letter| !matches!(letter, '*' | '?')).collect();
         let (wanted, name) = (wanted.to_lowercase(), name.to_lowercase());
         if wanted.is_empty() {
             return None;
@@ -111,7 +186,20 @@ impl Pattern {
 }
 
 fn is_decorated(symbol: &str) -> bool {
-    symbol.starts_with("_Z") || symbol.starts_with("_R") || symbol.contains('.')
+    symbol.starts_with("_Z") || symbol.starts_with("_R") || symbol.contains(['.', '@'])
+}
+
+/// Splits a pattern at the colon behind the name of a module. Names of C++ have double colons, and
+/// single ones in brackets: `f[abi:cxx11]`.
+fn split_module(text: &str) -> Option<(&str, &str)> {
+    let (module, function) = text.split_once(':')?;
+    let is_name = module.contains(['[', '(', '<', ' ']) || function.starts_with(':');
+    (!is_name && !module.is_empty() && !function.is_empty()).then_some((module, function))
+}
+
+fn address(text: &str) -> Option<u64> {
+    let digits = text.strip_prefix("0x")?;
+    digits.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
 /// A class of characters, from behind its bracket, and what follows it.
@@ -190,6 +278,51 @@ mod tests {
         check("ns::f(int)", &["_ZN2ns1fEi"], &["_ZN2ns1fEc"]);
         check("sort", &["sort", "sort.isra.0", "sort.cold"], &["sort.b", "sorted"]);
         check("core::fmt::*", &["_ZN4core3fmt5write17h0123456789abcdefE"], &["core"]);
+    }
+
+    #[test]
+    fn addresses() {
+        let address = |text: &str| Pattern::new(text).address();
+        assert_eq!((address("0x401200"), address("0xAb"), address("l.so:0x7")), (Some(0x40_1200), Some(0xab), Some(7)));
+        assert_eq!((address("401200"), address("0x"), address("0xg"), address("0x+1")), (None, None, None, None));
+        assert_eq!((address("0x10000000000000000"), address("0x*")), (None, None));
+        check("0x10", &[], &["", "0x10"]);
+    }
+
+    #[test]
+    fn names_without_wildcards_are_exact() {
+        let is_exact = |text: &str| Pattern::new(text).is_exact();
+        assert!(["main", "ns::f(int)", "operator[]", "l.so:f", "l*:f"].into_iter().all(is_exact));
+        assert!(!["m*", "f?", "[ab]", "0x10", "l.so:0x10"].into_iter().any(is_exact));
+    }
+
+    #[test]
+    fn patterns_with_a_module() {
+        let applies = |text: &str, path: &str, is_executable| Pattern::new(text).applies_to(path, is_executable);
+        assert!(applies("libz.so.1:f", "/lib/libz.so.1", false) && !applies("libz.so.1:f", "/lib/libz.so.2", false));
+        assert!(applies("libz*:0x10", "/lib/libz.so.1", false) && applies("/lib/libz.so:f", "/lib/libz.so", false));
+        assert!(applies("f", "/lib/libz.so", false) && applies("f", "/bin/sort", true));
+        assert!(applies("0x10", "/bin/sort", true) && !applies("0x10", "/lib/libz.so", false));
+        assert!(!applies("sort:main", "/bin/sorted", true));
+        check("libz.so.1:in?late", &["inflate"], &["libz.so.1:inflate"]);
+        check("l.so:ns::f", &["_ZN2ns1fEi"], &["f"]);
+    }
+
+    #[test]
+    fn colons_in_names() {
+        check("ns::f", &["ns::f"], &[]);
+        check("f[[]abi:cxx11]", &["f[abi:cxx11]"], &[]);
+        check("a:", &["a:"], &[]);
+        check(":a", &[":a"], &[]);
+    }
+
+    #[test]
+    fn functions_without_a_name_are_matched_by_their_address() {
+        let nameless =
+            Function { start: 0x40_1200, end: 0x40_1210, symbol: String::new(), source: None, part_of: None };
+        let matches = |text: &str| Pattern::new(text).matches_function(&nameless);
+        assert!(["sub_401200", "sub_4012*", "*"].into_iter().all(matches));
+        assert!(!["", "sub_401201", "0x401200"].into_iter().any(matches));
     }
 
     #[test]

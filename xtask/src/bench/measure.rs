@@ -124,7 +124,7 @@ fn count_instructions(trace: &Trace) -> Result<u64, String> {
         for step in batch.steps() {
             for instruction in blocks.instructions(step) {
                 instructions += 1;
-                addresses ^= instruction.address;
+                addresses ^= instruction.address.get();
             }
         }
     })?;

@@ -107,16 +107,16 @@ pub struct Common {
 
 /// mTrace: write a descriptor of every control transfer.
 ///
-/// Takes a program that it runs (-- COMMAND), a process (-p) or a recorded trace (-i). Threads of a
-/// trace are merged by time. Threads of a running program come in batches, each thread's in the
-/// order of execution.
+/// Takes a program that it runs (-- COMMAND), a process (-p) or a recorded trace (-i). Threads are
+/// merged by time; those of a running program within the window that is held back.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The descriptors (Myers 2014, Figure 4.2):
-  binary  18 bytes: thread (1), address (8), target (8), type (1: 0 = unconditional indirect, 1 = unconditional direct,
-          2 = conditional direct taken, 3 = not taken, 4 = unconditional indirect with an unknown target, which is
-          written as 0), integers little-endian
-  -a      THREAD, ADDRESS, TARGET, TYPE            0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T
+  binary  18 bytes: thread (1), address (8), target (8), type (1: 0 = unconditional indirect,
+          1 = unconditional direct, 2 = conditional direct taken, 3 = not taken, 4 = unconditional
+          indirect with an unknown target, which is written as 0), integers little-endian
+  -a      THREAD, ADDRESS, TARGET, TYPE
+          0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T
           If the process ends in an indirect branch of a thread, TARGET is the word unknown.
 
 Examples:
@@ -135,9 +135,11 @@ pub struct McfTrace {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The descriptors (Myers 2014, Figures 4.13 and 4.14):
-  binary  thread (1), with -store 0 = load or 1 = store (1), address (8), operand address (8), size (1), value (size)
-          A size of 255 or more is 255 and then the size in 4 bytes (--wide: every size has 4 bytes, without the 255).
-          If the highest bit of a size in 4 bytes is 1, the access was recorded without a value, and none follows.
+  binary  thread (1), with -store 0 = load or 1 = store (1), address (8), operand address (8),
+          size (1), value (size)
+          A size of 255 or more is 255 and then the size in 4 bytes (--wide: every size has 4 bytes,
+          without the 255). If the highest bit of a size in 4 bytes is 1, the access was recorded
+          without a value, and none follows.
   -a      THREAD[, L or S], ADDRESS, OPERAND, SIZE, VALUE
           0, L, 0x0000003f83201156, 0x0000003f8341fb80, 8, 0x0000003f83201130
 
@@ -176,7 +178,8 @@ pub struct ByteOrder {
 /// mTrace: write only the branches that predictors mispredict (TRaptor).
 ///
 /// A decoder that has the program and the same predictors derives all other branches: `trackway
-/// verify --filter mcfTRaptor` checks it.
+/// verify --filter mcfTRaptor` checks it. Takes a program that it runs (-- COMMAND), a process (-p)
+/// or a recorded trace (-i).
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The descriptors (Myers 2014, Figure 4.22); the position of the type in binary depends on --layout:
@@ -186,9 +189,9 @@ The descriptors (Myers 2014, Figure 4.22); the position of the type in binary de
   -a      THREAD, BCNT                              0, 1
           THREAD, BCNT, T, TARGET                   1, 1, T, 0x0000003f83e07780
           THREAD, 0, ICNT, TARGET                   0, 0, 78, 0x0000000000401000
-bCnt counts branches since the last descriptor of the thread, the mispredicted one included; iCnt counts instructions.
-A bCnt of 0xffffffff in binary stands for 0xffffffff branches without a misprediction; the next record continues the
-count (an iCnt of 0xffffffff with target 0 likewise).
+bCnt counts branches since the last descriptor of the thread, the mispredicted one included; iCnt
+counts instructions. A bCnt of 0xffffffff in binary stands for 0xffffffff branches without a
+misprediction; the next record continues the count (an iCnt of 0xffffffff with target 0 likewise).
 
 Examples:
   trackway mcfTRaptor -gshare 4096 -RAS 32 -iBTB 64 -a -d -- ./a.out
@@ -270,8 +273,9 @@ pub enum DefaultOutcome {
 #[command(after_help = "\
 The descriptors (Myers 2014, Figure 4.36):
   binary  thread (1), fahCnt (4), size (1), value (size)
-          A size of 255 or more is 255 and then the size in 4 bytes (--wide: every size has 4 bytes, without the 255). A
-          fahCnt of 0xffffffff with size 0 stands for 0xffffffff hits; the next record continues the count.
+          A size of 255 or more is 255 and then the size in 4 bytes (--wide: every size has 4 bytes,
+          without the 255). A fahCnt of 0xffffffff with size 0 stands for 0xffffffff hits; the next
+          record continues the count.
   -a      THREAD, FAHCNT, VALUE                     0, 2, 0x00000004
 fahCnt counts the loads of the thread that were known since its last descriptor.
 
@@ -288,7 +292,7 @@ pub struct MlvCFiat {
     /// Bytes per cache line.
     #[arg(long = "cls", visible_alias = "line-size", value_name = "BYTES", default_value_t = 32)]
     pub line: u64,
-    /// Ways.
+    /// Ways of a set.
     #[arg(long = "ca", visible_alias = "associativity", value_name = "WAYS", default_value_t = 4)]
     pub ways: usize,
     /// Bytes per first-access flag.

@@ -22,7 +22,7 @@ use super::{Input, Results, parse_positive_count};
     after_help = "\
 Techniques:
   mcfNX_b  every stream of instructions by its length, as Nexus does; chunks of 8 and 32 bits
-  mcfTR_b  mispredictions of gshare, return stack and target buffer; chunks of 8 and 32 bits
+  mcfTR_b  mispredictions of gshare, return address stack and target buffer; chunks of 8 and 32 bits
   mcfTR_e  the same in variable chunks        mcfTR_a  in chunks whose sizes adapt
   mcfTG_e  with TAGE and ITTAGE instead       mcfTG_a  in chunks whose sizes adapt
   mcfET    packets like those of RISC-V E-Trace
@@ -32,7 +32,8 @@ Techniques:
   mlvCF_e  the same in variable chunks        mlvCF_a  in chunks whose sizes adapt
   mlvCC_e  with coherent caches, which take lines over from each other
 
-Configurations: gshare, return stack, target buffer; TAGE, ITTAGE; cache (4 ways, lines of 64 bytes, flags of 4)
+Configurations: entries of gshare, return address stack, target buffer; TAGE, ITTAGE; cache
+(4 ways, lines of 64 bytes, a flag for 4 bytes)
   small    512, 8, 0;      4 KB, 1 KB;   16 KB
   medium   1024, 16, 16;   16 KB, 4 KB;  32 KB
   large    4096, 32, 64;   64 KB, 16 KB; 64 KB
@@ -90,7 +91,7 @@ pub struct PortDecode {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  trackway experiment port --plots port                every table also as CSV, every figure as SVG
+  trackway experiment port --plots port                every table as CSV, every figure as SVG
   trackway experiment port --programs fft,radix --threads 1,2 --json -o port.json")]
 pub struct ExperimentPort {
     /// Programs, of workloads/parallel.
@@ -120,7 +121,7 @@ ocean-contiguous,ocean-noncontiguous,radiosity,raytrace,water,matmul"
 
 #[derive(Args, Debug)]
 pub struct PortOptions {
-    /// Techniques, or all.
+    /// Techniques, separated by commas, or all.
     #[arg(long, value_name = "TECHNIQUES", value_delimiter = ',', value_parser = parse_techniques,
         default_value = "all")]
     pub technique: Vec<Techniques>,
@@ -131,8 +132,8 @@ pub struct PortOptions {
     /// Number of cores that share the port; by default the number of threads.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub cores: Option<u32>,
-    /// Sizes of variable chunks, first and others, of bCnt, iCnt, diffTA, fahCnt and time (which
-    /// only timed traces have).
+    /// Sizes of variable chunks, first and others, of bCnt, iCnt, diffTA, fahCnt and time (which is
+    /// reserved for timed traces).
     #[arg(long, value_name = "FIELD=I,J", num_args = 1.., value_parser = parse_chunks)]
     pub chunks: Vec<FieldChunks>,
     /// Number of clock cycles that the program took, for bits per cycle.
@@ -163,7 +164,7 @@ pub struct CustomSizes {
     /// With --config custom: entries of the outcome predictor, 0 or a power of two.
     #[arg(long, value_name = "ENTRIES")]
     pub gshare: Option<usize>,
-    /// Entries of the return stack, 0 to 64.
+    /// Entries of the return address stack, 0 to 64.
     #[arg(long = "RAS", visible_alias = "ras", value_name = "ENTRIES")]
     pub ras: Option<usize>,
     /// Entries of the target buffer, 0 or a power of two.
@@ -178,7 +179,7 @@ pub struct CustomSizes {
     /// Bytes per cache line.
     #[arg(long = "cls", visible_alias = "line-size", value_name = "BYTES")]
     pub line: Option<u64>,
-    /// Ways.
+    /// Ways of a set.
     #[arg(long = "ca", visible_alias = "associativity", value_name = "WAYS")]
     pub ways: Option<usize>,
     /// Bytes per first-access flag.

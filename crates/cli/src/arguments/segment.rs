@@ -22,26 +22,27 @@ pub const NAMES: [&str; 5] = ["ins", "cfis", "flags", "start", "stop"];
 /// and follow the same path.
 ///
 /// Takes a program that it runs (-- COMMAND), a process (-p) or a recorded trace (-i), which is
-/// faster for many policies. The exit status is the program's.
+/// faster for many policies. The exit status is that of the program, if it runs one.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Classes: syscall, interrupt, return, direct-call, indirect-call, forward-taken, forward-not-taken, backward-taken,
-backward-not-taken (direct conditional jumps; conditional stands for all four), direct-jump, indirect-conditional-jump,
-indirect-jump
+Classes: syscall, interrupt, return, direct-call, indirect-call, forward-taken, forward-not-taken,
+backward-taken, backward-not-taken (direct conditional jumps; conditional stands for all four),
+direct-jump, indirect-conditional-jump, indirect-jump
 
-The flags of the thesis, 1 for a class that may stand inside: system call, conditional forward taken (and trap), return,
-direct call, indirect call, conditional forward not taken, conditional backward taken, direct jump, indirect conditional
-jump, indirect jump, conditional backward not taken
+The flags of the thesis, 1 for a class that may stand inside: system call, conditional forward taken
+(and trap), return, direct call, indirect call, conditional forward not taken, conditional backward
+taken, direct jump, indirect conditional jump, indirect jump, conditional backward not taken
 
-Numbers, as the thesis calls them: trace length is the average number of instructions in a trace, weighted by coverage
-(over all executed instructions, each with the length of its trace) or by occurrences (over all executed traces); trace
-count is the number of different traces that cover 90 % of all instructions; max-norm ratio is length over the largest
-length, divided by count over the largest count, among the policies. --length-weight selects the length for the ratio
-and the Pareto front.
+Numbers, as the thesis calls them: trace length is the average number of instructions in a trace,
+weighted by coverage (over all executed instructions, each with the length of its trace) or by
+occurrences (over all executed traces); trace count is the number of different traces that cover
+90 % of all instructions; max-norm ratio is length over the largest length, divided by count over
+the largest count, among the policies. --length-weight selects the length for the ratio and the
+Pareto front. docs/segment.md explains the other columns.
 
 Examples:
   trackway segment -- ls -l           32 instructions, 4 control-flow instructions, while it runs
-  trackway segment -ins 64 -cfis 8 -flags 1,0,1,1,0,1,1,1,0,0,1 -start 1000 -stop 2000 -i t.trk -o traces.csv
+  trackway segment -ins 64 -cfis 8 -flags 1,0,1,1,0,1,1,1,0,0,1 -start 1000 -stop 2000 -i t.trk
   trackway segment --end return --end conditional -i t.trk --json
   trackway segment --policies first,fourth -i t.trk                    48 policies in one pass")]
 pub struct Segment {
@@ -56,7 +57,8 @@ pub struct Segment {
     /// Maximum number of control-flow instructions in a trace.
     #[arg(long, visible_alias = "max-cfis", value_name = "N", default_value_t = 4)]
     pub cfis: u32,
-    /// Classes that may stand inside a trace, as the thesis writes them: eleven times 0 or 1.
+    /// Classes that may stand inside a trace, as the thesis writes them: eleven times 0 or 1, with
+    /// commas between them.
     #[arg(long, value_name = "FLAGS")]
     pub flags: Option<String>,
     /// A class that ends a trace, in addition to system calls and traps, which end one unless
@@ -137,9 +139,9 @@ pub struct Segment {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  trackway experiment segment --plots segment                     every table also as CSV, every figure as SVG
+  trackway experiment segment --plots segment   every table as CSV, every figure as SVG
   trackway experiment segment --programs perl,gcc,xz --json -o segment.json
-  trackway experiment segment a.trk b.trk                         traces that were recorded before")]
+  trackway experiment segment a.trk b.trk       traces that were recorded before")]
 pub struct ExperimentSegment {
     /// Recorded traces, instead of programs.
     #[arg(value_name = "FILE.trk", conflicts_with = "programs")]

@@ -80,7 +80,7 @@ mod tests {
     use crate::testing::{BRANCH, JUMP_TO_ITSELF, engine, page};
 
     #[test]
-    fn every_place_of_a_fragment_is_known() {
+    fn every_address_of_a_fragment_is_known() {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH)]);
         let index = engine.find(code, true).unwrap();

@@ -277,8 +277,8 @@ impl Engine {
         let fragment = self.fragment(of);
         let (id, count) = (fragment.id, u32::from(fragment.exit_count));
         let is_own = |word: u32| id.exit_of(PathId::new(word)) < count;
-        let places = self.record_starts(words).filter(|&at| is_own(words[at]));
-        places.take(tier.votes).map(|at| Execution::new(self, tier, &words[at..])).collect()
+        let starts = self.record_starts(words).filter(|&at| is_own(words[at]));
+        starts.take(tier.votes).map(|at| Execution::new(self, tier, &words[at..])).collect()
     }
 
     /// The positions in `words` where paths and events begin. The other words of an event look like

@@ -3,7 +3,7 @@
 //! Data lies behind the path's word, at offsets that are known at translation, so each piece costs
 //! one store. Translated code does not compute addresses: it stores the registers in them, and a
 //! register only once as long as its value stays known (see [`super::symbol`]). The access
-//! descriptors tell how to compute addresses from registers.
+//! descriptors say how to compute addresses from registers.
 
 use alloc::vec::Vec;
 use iced_x86::{Code, Decoder, Encoder, Instruction, InstructionInfoFactory, Register, UsedRegister};

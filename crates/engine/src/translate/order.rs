@@ -416,7 +416,7 @@ impl Translator<'_, '_> {
         self.jump_linkable(stub);
     }
 
-    /// Jumps, to a place that the caller lands, unless the entry in rdx is the thread's pending
+    /// Jumps to where the caller lands the result, unless the entry in rdx is the thread's pending
     /// tag. Changes rcx and rdx.
     fn jump_unless_pending(&mut self) -> usize {
         self.out.load_gs(RCX, tcb::ORDER_TAG);

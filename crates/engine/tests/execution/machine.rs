@@ -217,8 +217,8 @@ extern "C" fn on_trap(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
     // SAFETY: the kernel's context; only the thread that owns the machine is single-stepped, and it
     // looks at the stops when it is not.
     let (context, stops) = unsafe { (&*context.cast::<libc::ucontext_t>(), &mut *stops()) };
-    let place = |register: i32| context.uc_mcontext.gregs[register as usize] as u64;
-    let pc = place(libc::REG_RIP);
+    let value = |register: i32| context.uc_mcontext.gregs[register as usize] as u64;
+    let pc = value(libc::REG_RIP);
     if !(stops.from..stops.to).contains(&pc) || stops.list.len() == stops.list.capacity() {
         return;
     }
@@ -228,7 +228,7 @@ extern "C" fn on_trap(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
         REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI, REG_R8, REG_R9, REG_R10, REG_R11,
         REG_R12, REG_R13, REG_R14, REG_R15,
     ];
-    let registers = Registers { general: order.map(place), flags: place(libc::REG_EFL) & FLAGS };
+    let registers = Registers { general: order.map(value), flags: value(libc::REG_EFL) & FLAGS };
     let field = |offset: u32| read(FAKE + u64::from(offset));
     stops.list.push(Stop {
         pc,

@@ -25,7 +25,7 @@ const RING: u64 = 0x4_0000;
 /// In the region of the cache.
 const STUBS_END: u64 = REGION_BYTES;
 const FIRST_PATH: u32 = 1000;
-const CHAIN_BLOCKS: usize = 6;
+const SUPERBLOCK_BLOCKS: usize = 6;
 const RSP: usize = 4;
 
 /// How a program is translated.
@@ -249,7 +249,7 @@ fn run_translated(
     while pc != AppPc::new(layout.code + program::END) {
         let from = executed.len();
         let superblock = match history {
-            Some(history) => &history[from..history.len().min(from + CHAIN_BLOCKS)],
+            Some(history) => &history[from..history.len().min(from + SUPERBLOCK_BLOCKS)],
             None => &[pc],
         };
         assert_eq!(superblock[0], pc);
@@ -444,7 +444,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn marks_show_the_native_state(program in program::program(), mode in mode()) {
+    fn safe_points_show_the_native_state(program in program::program(), mode in mode()) {
         check_every_stop(&program, mode);
     }
 }

@@ -6,7 +6,7 @@ use trackway_engine::translate::Order;
 
 /// Where application code and cache lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Layout {
     /// Both in the low two gigabytes: a return address is an immediate.
     Low,
     /// Both high up, near each other: a return address is a literal.
@@ -15,7 +15,7 @@ pub enum Place {
     Far,
 }
 
-impl Place {
+impl Layout {
     pub fn application(self) -> AppPc {
         AppPc::new(match self {
             Self::Low => 0x40_0000,
@@ -41,7 +41,7 @@ pub struct Block {
 
 pub struct Case {
     pub name: &'static str,
-    pub place: Place,
+    pub layout: Layout,
     pub blocks: Vec<Block>,
     pub inline_indirect: bool,
     pub order: Order,
@@ -55,8 +55,8 @@ pub struct Case {
 }
 
 impl Case {
-    fn at(mut self, place: Place) -> Self {
-        self.place = place;
+    fn at(mut self, layout: Layout) -> Self {
+        self.layout = layout;
         self
     }
 
@@ -117,7 +117,7 @@ fn case(name: &'static str, code: &str) -> Case {
     let blocks = vec![Block { offset: 0, code: bytes(code), next: None }];
     Case {
         name,
-        place: Place::Low,
+        layout: Layout::Low,
         blocks,
         inline_indirect: false,
         order: Order::None,
@@ -139,10 +139,10 @@ fn order() -> Vec<Case> {
         case("compare and exchange of eight bytes with rcx and r15", "f0 49 0f b1 0f eb 10"),
         case("exchange with the register of its address", "48 87 00 eb 10"),
         case("exchange of r15 with values", "4c 87 38 eb 10").with_values(),
-        case("exchange and add of two bytes, out of reach", "66 f0 0f c1 0d 00 00 20 00 eb 10").at(Place::Far),
+        case("exchange and add of two bytes, out of reach", "66 f0 0f c1 0d 00 00 20 00 eb 10").at(Layout::Far),
         case("exchange and add relative to fs", "f0 64 0f c1 0c 25 08 00 00 00 eb 10"),
         case("locked increment", "f0 ff 07 eb 10"),
-        case("locked decrement of a byte, out of reach", "f0 fe 0d 00 00 20 00 eb 10").at(Place::Far),
+        case("locked decrement of a byte, out of reach", "f0 fe 0d 00 00 20 00 eb 10").at(Layout::Far),
         case("locked subtraction with values", "f0 48 29 37 eb 10").with_values(),
         case("locked addition with addresses", "f0 83 47 08 05 eb 10").with_addresses(),
         case("fence on the stack", "f0 48 83 0c 24 00 eb 10"),
@@ -158,7 +158,7 @@ fn order() -> Vec<Case> {
 fn checks() -> Vec<Case> {
     vec![
         case("code that may change", "48 01 d8 48 01 d8 48 01 d8 eb 10").checked(),
-        case("code that may change, out of reach, short", "90 eb 10").at(Place::Far).checked(),
+        case("code that may change, out of reach, short", "90 eb 10").at(Layout::Far).checked(),
         case("code that may change ends after a store", "48 89 08 90 eb 10").checked(),
         case("code that may change, chained, with r15", "49 ff c7 74 10")
             .then(5, "e8 00 10 00 00")
@@ -175,15 +175,15 @@ fn copies() -> Vec<Case> {
     vec![
         case("plain instructions are copied", "48 01 d8 48 89 44 24 f8 f3 a4 66 0f ef c0 eb 10"),
         case("rip-relative, near", "48 8b 05 00 10 00 00 c7 05 00 20 00 00 78 56 34 12 eb 10"),
-        case("rip-relative, far", "48 8b 05 00 00 00 40 eb 10").at(Place::Far),
+        case("rip-relative, far", "48 8b 05 00 00 00 40 eb 10").at(Layout::Far),
         case(
             "rip-relative, far, with an immediate, while r15 is the application's",
             "4c 01 f8 c7 05 00 00 00 40 01 00 00 00 eb 10",
         )
-        .at(Place::Far),
-        case("rip-relative, far, lea", "48 8d 35 00 00 00 40 eb 10").at(Place::Far),
-        case("rip-relative, far, cmpxchg16b leaves few registers", "48 0f c7 0d 00 00 00 40 eb 10").at(Place::Far),
-        case("rip-relative, far, AVX", "c5 fe 6f 0d 00 00 00 40 eb 10").at(Place::Far),
+        .at(Layout::Far),
+        case("rip-relative, far, lea", "48 8d 35 00 00 00 40 eb 10").at(Layout::Far),
+        case("rip-relative, far, cmpxchg16b leaves few registers", "48 0f c7 0d 00 00 00 40 eb 10").at(Layout::Far),
+        case("rip-relative, far, AVX", "c5 fe 6f 0d 00 00 00 40 eb 10").at(Layout::Far),
         case("fs is the application's", "64 48 8b 04 25 28 00 00 00 eb 10"),
     ]
 }
@@ -205,7 +205,7 @@ fn direct() -> Vec<Case> {
         case("jecxz", "67 e3 20"),
         case("jmp", "e9 00 10 00 00"),
         case("call, return address in 32 bits", "e8 00 10 00 00"),
-        case("call, return address in 64 bits", "e8 00 10 00 00").at(Place::High),
+        case("call, return address in 64 bits", "e8 00 10 00 00").at(Layout::High),
         case("call, r15 in use", "49 ff c7 e8 00 10 00 00"),
     ]
 }
@@ -220,7 +220,7 @@ fn indirect() -> Vec<Case> {
         case("jmp [rax + rcx * 8 + 16]", "ff 64 c8 10"),
         case("jmp [rsp + 8]", "ff 64 24 08"),
         case("jmp [rip + displacement], near", "ff 25 00 10 00 00"),
-        case("jmp [rip + displacement], far", "ff 25 00 00 00 40").at(Place::Far),
+        case("jmp [rip + displacement], far", "ff 25 00 00 00 40").at(Layout::Far),
         case("jmp fs:[40]", "64 ff 24 25 28 00 00 00"),
         case("gs is the application's", "65 48 8b 04 25 30 00 00 00 65 48 89 44 b7 08 65 01 44 24 10 eb 10"),
         case("gs and addresses of 32 bits", "65 67 8b 42 20 65 48 8b 05 00 10 00 00 eb 10"),
@@ -232,8 +232,8 @@ fn indirect() -> Vec<Case> {
         case("jmp [r15 + r15 * 8], notrack", "3e 43 ff 24 ff"),
         case("bnd jmp rdx", "f2 ff e2"),
         case("call rcx", "ff d1"),
-        case("call [rsp + 16], return address in 64 bits", "ff 54 24 10").at(Place::High),
-        case("call [rip + displacement], far", "ff 15 00 00 00 40").at(Place::Far),
+        case("call [rsp + 16], return address in 64 bits", "ff 54 24 10").at(Layout::High),
+        case("call [rip + displacement], far", "ff 15 00 00 00 40").at(Layout::Far),
         case("call [r15]", "41 ff 17"),
     ]
 }
@@ -273,7 +273,7 @@ fn superblocks() -> Vec<Case> {
         case("chain: call and its return, 64 bits", "e8 0b 00 00 00")
             .then(0x10, "c2 08 00")
             .then(5, "eb 10")
-            .at(Place::High),
+            .at(Layout::High),
         case("chain: a return without its call ends it", "c3").then(0x10, "eb 10"),
         case("chain: a return without its call, guessed", "c3").then(0x10, "eb 10").guessing(),
         case("chain: indirect jump, guessed", "ff e0").then(0x10, "eb 10").guessing(),
@@ -318,6 +318,6 @@ fn data() -> Vec<Case> {
             .with_addresses(),
         case("gs is the application's, with values", "65 48 8b 04 25 30 00 00 00 65 01 44 b7 08 eb 10").with_values(),
         case("fs is the application's, with values", "64 80 3c 25 c8 ff ff ff 00 64 48 03 00 eb 10").with_values(),
-        case("out of reach: without the value", "48 03 05 00 00 00 40 eb 10").at(Place::Far).with_values(),
+        case("out of reach: without the value", "48 03 05 00 00 00 40 eb 10").at(Layout::Far).with_values(),
     ]
 }

@@ -12,7 +12,7 @@ use trackway_engine::translate::{
     ExitKind, MapEntry, Order, RegisterState, SourceBlock, Spill, Translation, TranslationOptions, translate,
 };
 
-use crate::cases::{Case, Place};
+use crate::cases::{Case, Layout};
 
 const APPLICATION_BYTES: u64 = 0x10_0000;
 const TABLE: u64 = 0x7100_0000;
@@ -35,10 +35,10 @@ pub fn case(case: &Case) -> String {
         (case.data == wire::DATA_VALUES, "values"),
     ];
     let options: Vec<_> = options.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
-    let _ = writeln!(text, "# {:?} {}", case.place, options.join(", "));
-    let names = Names { place: case.place, stubs_end: case.place.cache() + STUBS_DISTANCE };
+    let _ = writeln!(text, "# {:?} {}", case.layout, options.join(", "));
+    let names = Names { layout: case.layout, stubs_end: case.layout.cache() + STUBS_DISTANCE };
     for (index, block) in case.blocks.iter().enumerate() {
-        let address = case.place.application() + block.offset;
+        let address = case.layout.application() + block.offset;
         let _ = writeln!(text, "block {index}");
         for (instruction, bytes) in instructions(address.get(), &block.code) {
             let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -47,7 +47,7 @@ pub fn case(case: &Case) -> String {
         }
     }
     let mut room = vec![0u8; 4096];
-    let mut out = Emitter::new(&mut room, case.place.cache());
+    let mut out = Emitter::new(&mut room, case.layout.cache());
     let options = TranslationOptions {
         table: Table { address: if case.high_table { HIGH_TABLE } else { TABLE }, by_pext: case.by_pext },
         inline_indirect: case.inline_indirect,
@@ -57,7 +57,7 @@ pub fn case(case: &Case) -> String {
         fragment: FragmentId::new(FIRST_PATH),
         stubs_end: names.stubs_end,
     };
-    let source: Vec<_> = case.blocks.iter().map(|block| source_block(case.place, block, case.check)).collect();
+    let source: Vec<_> = case.blocks.iter().map(|block| source_block(case.layout, block, case.check)).collect();
     match translate(&source, &mut out, &options) {
         Ok(translation) => {
             assert!(!out.overflowed());
@@ -70,9 +70,9 @@ pub fn case(case: &Case) -> String {
     text
 }
 
-fn source_block(place: Place, block: &crate::cases::Block, check: bool) -> SourceBlock<'_> {
-    let address = place.application() + block.offset;
-    SourceBlock { address, code: &block.code, next: block.next.map(|offset| place.application() + offset), check }
+fn source_block(layout: Layout, block: &crate::cases::Block, check: bool) -> SourceBlock<'_> {
+    let address = layout.application() + block.offset;
+    SourceBlock { address, code: &block.code, next: block.next.map(|offset| layout.application() + offset), check }
 }
 
 /// The instructions of `code`, which is at this address of the application or of the cache.
@@ -99,7 +99,7 @@ fn literals(address: u64, code: &[u8]) -> BTreeSet<u64> {
 }
 
 fn code(text: &mut String, case: &Case, names: &Names, code: &[u8], translation: &Translation) {
-    let cache = case.place.cache().get();
+    let cache = case.layout.cache().get();
     let literals = literals(cache, code);
     // The literals of eight bytes are behind all instructions.
     let end = literals.first().map_or(code.len(), |first| (first - cache) as usize);
@@ -120,7 +120,7 @@ fn state(case: &Case, names: &Names, translation: &Translation, offset: u16) -> 
     let after = translation.map.partition_point(|entry| entry.cache <= offset);
     let MapEntry { offset, block, state, .. } = translation.map[after - 1];
     let block = &case.blocks[usize::from(block)];
-    let pc = names.text((case.place.application() + block.offset + u64::from(offset)).get());
+    let pc = names.text((case.layout.application() + block.offset + u64::from(offset)).get());
     match state {
         RegisterState::Cursor => format!("cursor {pc}"),
         RegisterState::App => format!("own {pc}"),
@@ -156,7 +156,7 @@ fn exits(text: &mut String, names: &Names, translation: &Translation) {
             let _ = write!(text, ", to {}", names.text(exit.target.get()));
         }
         if !exit.site.is_none() {
-            let _ = write!(text, ", jump at {:03x}", exit.site - names.place.cache());
+            let _ = write!(text, ", jump at {:03x}", exit.site - names.layout.cache());
             assert_eq!(exit.site.get() / 8, (exit.site.get() + 3) / 8, "a displacement cannot be changed in one store");
         }
         text.push('\n');
@@ -173,14 +173,14 @@ fn exits(text: &mut String, names: &Names, translation: &Translation) {
 /// Gives numbers their meaning.
 #[derive(Clone, Copy)]
 struct Names {
-    place: Place,
+    layout: Layout,
     stubs_end: CachePc,
 }
 
 impl Names {
     fn name(&self, value: u64) -> Option<String> {
-        let application = self.place.application().get();
-        let cache = self.place.cache().get();
+        let application = self.layout.application().get();
+        let cache = self.layout.cache().get();
         let stubs_end = self.stubs_end.get();
         let stubs = stubs_end - STUBS_DISTANCE / 2;
         let path = u64::from(FIRST_PATH.get());

@@ -7,9 +7,13 @@ use fuzzing::driver::folder;
 use port::cores::Cores;
 use port::file::{self, Description};
 use port::{Config, Job, PortSettings, Subject, Technique};
-use trace::{AccessDescriptors, Codec, DataMode, Exit, Fragment, Options, Recording, ThreadInfo, Trace, Writer};
+use trace::{
+    AccessDescriptors, AppPc, BlockId, Codec, DataMode, Exit, Fragment, FragmentId, Options, PathId, Recording,
+    ThreadId, ThreadInfo, Trace, Writer,
+};
 use wire::code::{
-    self, AccessDescriptor, HAS_BASE, TERMINATOR_NOT_TAKEN, TERMINATOR_SYSCALL, TERMINATOR_TAKEN, WRITES,
+    self, AccessDescriptor, BlockRecord, FragmentBlock, FragmentExit, FragmentRecord, HAS_BASE, Payload,
+    TERMINATOR_NOT_TAKEN, TERMINATOR_SYSCALL, TERMINATOR_TAKEN, WRITES,
 };
 use wire::word;
 
@@ -47,7 +51,8 @@ fn put(target: &str, name: &str, bytes: &[u8]) {
 const LOOP: [u8; 4] = [0xff, 0x0e, 0x75, 0xfc];
 /// mov eax, 60; syscall
 const LEAVING: [u8; 7] = [0xb8, 60, 0, 0, 0, 0x0f, 0x05];
-const LOOP_EXITS: [u32; 2] = [1 | TERMINATOR_TAKEN << 16, 2 | TERMINATOR_SYSCALL << 16];
+const LOOP_EXITS: [FragmentExit; 2] =
+    [FragmentExit::new(1, TERMINATOR_TAKEN), FragmentExit::new(2, TERMINATOR_SYSCALL)];
 const ENTRY: u32 = 0x1000;
 
 /// A trace of a loop that counts down, with values, whose words and data are long enough to be
@@ -58,18 +63,23 @@ fn countdown(codec: Codec) -> Vec<u8> {
     let recording = Recording { command: vec!["countdown".into()], data: DataMode::Values, ..Recording::default() };
     let options = Options { codec, ..Options::default() };
     let mut writer = Writer::create_with(&path, &recording, options).unwrap();
-    writer.block(0, 1, ENTRY.into(), &LOOP).unwrap();
-    writer.block(0, 2, u64::from(ENTRY) + 4, &LEAVING).unwrap();
-    writer.fragment(0, &Fragment { first_path: 1, blocks: &[1, 2], exits: &LOOP_EXITS }).unwrap();
+    let (entry, numbers) = (AppPc::new(ENTRY.into()), [1, 2].map(BlockId::new));
+    writer.block(0, numbers[0], entry, &LOOP).unwrap();
+    writer.block(0, numbers[1], entry + 4, &LEAVING).unwrap();
+    let blocks = numbers.map(|number| FragmentBlock::new(number, false));
+    let [whole, last] = [1, 3].map(|first_path| FragmentId::new(PathId::new(first_path)));
+    writer.fragment(0, &Fragment { fragment: whole, blocks: &blocks, exits: &LOOP_EXITS }).unwrap();
     let read = AccessDescriptor { size: 4, flags: HAS_BASE, value: 8, ..AccessDescriptor::default() };
     let accesses = [read, AccessDescriptor { flags: HAS_BASE | WRITES, value: 12, ..read }];
-    writer.access_descriptors(&AccessDescriptors { first_path: 1, lengths: &[16, 16], accesses: &accesses }).unwrap();
-    writer.fragment(0, &Fragment { first_path: 3, blocks: &[1], exits: &[1 | TERMINATOR_NOT_TAKEN << 16] }).unwrap();
+    let descriptors = AccessDescriptors { fragment: whole, lengths: &[16, 16], accesses: &accesses };
+    writer.access_descriptors(&descriptors).unwrap();
+    let exits = [FragmentExit::new(1, TERMINATOR_NOT_TAKEN)];
+    writer.fragment(0, &Fragment { fragment: last, blocks: &blocks[..1], exits: &exits }).unwrap();
     writer.thread(&ThreadInfo::default()).unwrap();
     let words = words();
     let data: Vec<u8> =
         (0..=ROUNDS).rev().flat_map(|left| [0x7ff0, 0, left + 1, left]).flat_map(u32::to_le_bytes).collect();
-    writer.path_with_data(0, 0, &words, &data).unwrap();
+    writer.path_with_data(0, ThreadId::FIRST, &words, &data).unwrap();
     writer.finish(Exit::Code(0)).unwrap();
     std::fs::read(&path).unwrap()
 }
@@ -106,20 +116,28 @@ fn accesses() -> Vec<u8> {
 /// The countdown as an engine writes it.
 fn rings(flags: u8) -> Vec<u8> {
     let mut records = Vec::new();
-    let mut record = |kind: u32, payload: &[u8]| {
-        records.extend([kind, payload.len() as u32].map(u32::to_le_bytes).concat());
-        records.extend(payload);
-        records.resize(records.len().next_multiple_of(8), 0);
-    };
-    for (number, address, bytes) in [(1, ENTRY, &LOOP[..]), (2, ENTRY + 4, &LEAVING)] {
-        record(code::BLOCK, &[&[address, 0, number, 0].map(u32::to_le_bytes).concat()[..], bytes].concat());
+    for (number, address, code) in [(1, ENTRY, &LOOP[..]), (2, ENTRY + 4, &LEAVING)] {
+        append(&mut records, BlockRecord { address: AppPc::new(address.into()), block: BlockId::new(number), code });
     }
-    record(code::FRAGMENT, &[1, 2, 2, 0, 1, 2, LOOP_EXITS[0], LOOP_EXITS[1]].map(u32::to_le_bytes).concat());
+    let fragment = FragmentRecord {
+        fragment: FragmentId::new(PathId::new(1)),
+        is_uninstrumented: false,
+        blocks: [1, 2].map(|number| FragmentBlock::new(BlockId::new(number), false)).into_iter(),
+        exits: LOOP_EXITS.into_iter(),
+    };
+    append(&mut records, fragment);
     let mut input = vec![flags];
     input.extend((records.len() as u16).to_le_bytes());
     input.extend(records);
     input.extend(words().into_iter().flat_map(u32::to_le_bytes));
     input
+}
+
+/// Appends a record of the code ring.
+fn append<P: Payload>(records: &mut Vec<u8>, payload: P) {
+    records.extend([P::KIND, payload.length() as u32].map(u32::to_le_bytes).concat());
+    payload.write(&mut |piece| records.extend_from_slice(piece));
+    records.resize(records.len().next_multiple_of(8), 0);
 }
 
 /// A file with the bits of a technique for the recorded trace.

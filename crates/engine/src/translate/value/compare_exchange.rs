@@ -1,4 +1,4 @@
-//! Compare-and-exchange: the old value ends in a register, and the zero flag tells which value was
+//! Compare-and-exchange: the old value ends in a register, and the zero flag says which value was
 //! written. If the comparison fails, the instruction writes the value that it has read.
 
 use iced_x86::{Code, Instruction, Register};

@@ -1,0 +1,175 @@
+//! Rows: short sequences of accesses and scope changes that a thread makes again and again, such as
+//! one iteration of a loop. The grammar of the order has rows as its terminals, which makes it
+//! smaller and faster than one of single accesses.
+#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
+use std::ops::Range;
+
+use codec::bytes::{ByteReader, put_varint};
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+use std::hash::BuildHasher;
+
+use crate::point::PointId;
+
+/// A function of a file, by its position in [`crate::Source::functions`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FunctionIndex(pub u32);
+
+/// A loop of a file, by its position in [`crate::Source::loops`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LoopIndex(pub u32);
+
+/// Something that a thread does: an access, whose address is stored apart, or a change of scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    Access(PointId),
+    EnterFunction(FunctionIndex),
+    ExitFunction(FunctionIndex),
+    EnterLoop(LoopIndex),
+    /// A further iteration of a loop begins.
+    Iterate(LoopIndex),
+    ExitLoop(LoopIndex),
+}
+
+const KIND_BITS: u32 = 3;
+
+impl Action {
+    /// Returns the action as a number.
+    #[inline]
+    pub(crate) fn code(self) -> u64 {
+        let (kind, number) = match self {
+            Self::Access(PointId(number)) => (0, number),
+            Self::EnterFunction(FunctionIndex(number)) => (1, number),
+            Self::ExitFunction(FunctionIndex(number)) => (2, number),
+            Self::EnterLoop(LoopIndex(number)) => (3, number),
+            Self::Iterate(LoopIndex(number)) => (4, number),
+            Self::ExitLoop(LoopIndex(number)) => (5, number),
+        };
+        u64::from(number) << KIND_BITS | kind
+    }
+
+    pub(crate) fn from_code(code: u64) -> Option<Self> {
+        let number = u32::try_from(code >> KIND_BITS).ok()?;
+        Some(match code & ((1 << KIND_BITS) - 1) {
+            0 => Self::Access(PointId(number)),
+            1 => Self::EnterFunction(FunctionIndex(number)),
+            2 => Self::ExitFunction(FunctionIndex(number)),
+            3 => Self::EnterLoop(LoopIndex(number)),
+            4 => Self::Iterate(LoopIndex(number)),
+            5 => Self::ExitLoop(LoopIndex(number)),
+            _ => return None,
+        })
+    }
+}
+
+/// All rows of a file.
+#[derive(Debug, Default)]
+pub(crate) struct RowTable {
+    actions: Vec<Action>,
+    /// Where each row ends.
+    ends: Vec<usize>,
+    numbers: HashTable<u32>,
+    /// Rows that are in the file already.
+    written: usize,
+}
+
+/// Hashes are only used within one process.
+const HASHER: FixedState = FixedState::with_seed(0);
+
+impl RowTable {
+    fn range(ends: &[usize], row: u32) -> Option<Range<usize>> {
+        let row = row as usize;
+        let start = row.checked_sub(1).map_or(Some(0), |before| ends.get(before).copied())?;
+        Some(start..*ends.get(row)?)
+    }
+
+    /// Returns the actions of a row.
+    #[inline]
+    pub(crate) fn get(&self, row: u32) -> Option<&[Action]> {
+        self.actions.get(Self::range(&self.ends, row)?)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Returns the number of a row, which is a new one if the row is new.
+    #[inline]
+    pub(crate) fn number_of(&mut self, row: &[Action]) -> u32 {
+        let Self { actions, ends, numbers, .. } = self;
+        let hash = HASHER.hash_one(row);
+        let is_equal = |&number: &u32| {
+            Self::range(ends, number).and_then(|range| actions.get(range)).is_some_and(|other| other == row)
+        };
+        if let Some(&number) = numbers.find(hash, is_equal) {
+            return number;
+        }
+        self.add(row, hash)
+    }
+
+    #[cold]
+    fn add(&mut self, row: &[Action], hash: u64) -> u32 {
+        let number = u32::try_from(self.ends.len()).unwrap_or(u32::MAX);
+        self.actions.extend_from_slice(row);
+        self.ends.push(self.actions.len());
+        let Self { actions, ends, numbers, .. } = self;
+        let hash_of = |&number: &u32| {
+            HASHER.hash_one(Self::range(ends, number).and_then(|range| actions.get(range)).unwrap_or(&[]))
+        };
+        numbers.insert_unique(hash, number, hash_of);
+        number
+    }
+
+    /// Writes the rows that were not written yet.
+    pub(crate) fn write_new(&mut self, out: &mut Vec<u8>) {
+        for row in self.written..self.ends.len() {
+            let row = u32::try_from(row).unwrap_or(u32::MAX);
+            let actions = self.get(row).unwrap_or(&[]);
+            put_varint(out, actions.len() as u64);
+            actions.iter().for_each(|action| put_varint(out, action.code()));
+        }
+        self.written = self.ends.len();
+    }
+
+    /// Reads rows behind those that are known. Returns `None` if they are malformed.
+    pub(crate) fn read(&mut self, content: &[u8]) -> Option<()> {
+        let mut fields = ByteReader::new(content);
+        while !fields.is_empty() {
+            for _ in 0..fields.varint()? {
+                self.actions.push(Action::from_code(fields.varint()?)?);
+            }
+            self.ends.push(self.actions.len());
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_back() {
+        let actions = [
+            Action::Access(PointId(u32::MAX)),
+            Action::EnterFunction(FunctionIndex(1)),
+            Action::ExitFunction(FunctionIndex(2)),
+            Action::EnterLoop(LoopIndex(3)),
+            Action::Iterate(LoopIndex(4)),
+            Action::ExitLoop(LoopIndex(5)),
+        ];
+        let (mut table, mut read) = (RowTable::default(), RowTable::default());
+        assert_eq!([table.number_of(&actions), table.number_of(&[]), table.number_of(&actions[..1])], [0, 1, 2]);
+        assert_eq!([table.number_of(&actions[..1]), table.number_of(&actions[1..])], [2, 3]);
+        let mut bytes = Vec::new();
+        table.write_new(&mut bytes);
+        read.read(&bytes).unwrap();
+        assert_eq!((read.get(0), read.get(1), read.get(4)), (Some(&actions[..]), Some(&[][..]), None));
+        assert_eq!(read.len(), 4);
+        for damaged in [vec![1, 6], vec![1], vec![2, 0], [vec![1], vec![0xff; 9], vec![1]].concat()] {
+            assert_eq!(RowTable::default().read(&damaged), None);
+        }
+    }
+}

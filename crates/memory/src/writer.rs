@@ -1,0 +1,449 @@
+//! Writing a memory trace: accesses and scopes in, chunks out.
+//!
+//! A [`Writer`] gets what each thread does, in the merged order of threads. With [`Codec::Prsd`],
+//! every thread has a grammar of its own for the order of its rows, and a detector for each access
+//! point. Memory does not grow with the trace: a grammar that becomes too large is written and
+//! begun anew, and so are pieces.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::mem;
+use std::time::{Duration, Instant};
+
+use codec::bytes::put_varint;
+use entity::ThreadId;
+
+use crate::container::{ChunkWriter, Kind};
+use crate::point::{AccessPoint, PointId, PointTable};
+use crate::prsd::{Detector, MAX_LEVEL, Piece, PieceEncoder};
+use crate::record::{Record, RecordWriter};
+use crate::row::{Action, RowTable};
+use crate::second_stage::SecondStage;
+use crate::sequitur::{BoundedGrammars, Rules};
+use crate::source::{Codec, Source};
+
+/// What a [`Writer`] may use, and how it compresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// A grammar with more symbols is written, and a new one begun.
+    pub grammar_symbols: usize,
+    /// The highest level of the detectors (MAXLEVEL of METRIC).
+    pub max_level: usize,
+    /// Pieces of a thread are written when they take more bytes.
+    pub piece_bytes: usize,
+    pub stage: SecondStage,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { grammar_symbols: 1 << 20, max_level: MAX_LEVEL, piece_bytes: 4 << 20, stage: SecondStage::default() }
+    }
+}
+
+/// Processor time of the parts of compression.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Finding regular sections.
+    pub detector: Duration,
+    /// Rows and SEQUITUR.
+    pub order: Duration,
+    /// VPC3, the codecs of `.trk` files, or copying.
+    pub records: Duration,
+    /// The second stage, and writing.
+    pub output: Duration,
+}
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    pub accesses: u64,
+    pub points: u64,
+    pub rows: u64,
+    /// Grammars, and the rules and symbols in all of them.
+    pub grammars: u64,
+    pub rules: u64,
+    pub symbols: u64,
+    pub regular_pieces: u64,
+    /// Accesses that are in no regular piece.
+    pub irregular_accesses: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+    pub times: Times,
+}
+
+/// Accesses that are collected before they are compressed.
+const BATCH: usize = 8192;
+/// Turns in a chunk.
+const TURNS: usize = 1 << 18;
+
+/// Writes a memory trace.
+pub struct Writer<W> {
+    chunks: ChunkWriter<W>,
+    options: Options,
+    points: PointTable,
+    form: Form,
+    /// The streams of threads whose turn it is not.
+    streams: BTreeMap<ThreadId, Box<ThreadStream>>,
+    turns: Vec<(ThreadId, u64)>,
+    summary: Summary,
+}
+
+enum Form {
+    Sections { rows: RowTable },
+    Records(Box<RecordWriter>),
+}
+
+/// What one thread does. With plain records, there is one stream for all threads.
+struct ThreadStream {
+    /// What was not compressed yet.
+    accesses: Vec<Record>,
+    actions: Vec<Action>,
+    /// Where rows end in `actions`.
+    ends: Vec<usize>,
+    grammars: BoundedGrammars,
+    /// By number of the access point.
+    points: Vec<Option<Box<PointStream>>>,
+    /// Bytes of pieces of all points.
+    piece_bytes: usize,
+}
+
+/// The addresses of an access point of a thread.
+struct PointStream {
+    detector: Detector,
+    encoder: PieceEncoder,
+    bytes: Vec<u8>,
+}
+
+/// One thread of a [`Writer`], for as long as it does something.
+pub struct ThreadWriter<'w, W: Write> {
+    writer: &'w mut Writer<W>,
+    stream: Box<ThreadStream>,
+    thread: ThreadId,
+    /// Accesses of this turn.
+    count: u64,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a file.
+    pub fn new(out: W, source: &Source, options: Options) -> io::Result<Self> {
+        let mut chunks = ChunkWriter::new(out)?;
+        let mut content = Vec::new();
+        options.stage.pack(&source.write(), &mut content);
+        chunks.put(Kind::Source, 0, &content)?;
+        let form = match source.codec {
+            Codec::Prsd => Form::Sections { rows: RowTable::default() },
+            codec => Form::Records(Box::new(RecordWriter::new(codec, options.stage))),
+        };
+        let (points, summary) = (PointTable::default(), Summary::default());
+        Ok(Self { chunks, options, points, form, streams: BTreeMap::new(), turns: Vec::new(), summary })
+    }
+
+    /// Returns the number of accesses so far.
+    #[must_use]
+    pub fn accesses(&self) -> u64 {
+        self.summary.accesses
+    }
+
+    /// Returns a thread, which does what comes next.
+    pub fn thread(&mut self, thread: ThreadId) -> ThreadWriter<'_, W> {
+        let symbols = self.options.grammar_symbols;
+        let stream =
+            self.streams.remove(&self.stream_of(thread)).unwrap_or_else(|| Box::new(ThreadStream::new(symbols)));
+        ThreadWriter { writer: self, stream, thread, count: 0 }
+    }
+
+    fn stream_of(&self, thread: ThreadId) -> ThreadId {
+        match self.form {
+            Form::Sections { .. } => thread,
+            Form::Records(_) => ThreadId::FIRST,
+        }
+    }
+
+    fn give_back(&mut self, thread: ThreadId, stream: Box<ThreadStream>) {
+        self.streams.insert(self.stream_of(thread), stream);
+    }
+
+    /// Writes the rest.
+    pub fn finish(mut self) -> io::Result<(W, Summary)> {
+        for (thread, mut stream) in mem::take(&mut self.streams) {
+            stream.end_row();
+            self.compress(thread, &mut stream)?;
+            self.finish_stream(thread, &mut stream)?;
+        }
+        if let Form::Records(records) = &mut self.form
+            && let Some(chunk) = records.finish()
+        {
+            self.put_records(&chunk)?;
+        }
+        self.put_definitions()?;
+        self.put_turns()?;
+        self.put_end()?;
+        let (out, bytes) = self.chunks.finish()?;
+        Ok((out, Summary { bytes, ..self.summary }))
+    }
+
+    fn finish_stream(&mut self, thread: ThreadId, stream: &mut ThreadStream) -> io::Result<()> {
+        if let Some(rules) = stream.grammars.finish() {
+            self.put_order(thread, &rules)?;
+        }
+        for point in 0..stream.points.len() {
+            stream.finish_point(point, &mut self.summary);
+            if stream.piece_bytes >= self.options.piece_bytes {
+                self.put_pieces(thread, stream)?;
+            }
+        }
+        self.put_pieces(thread, stream)
+    }
+
+    /// Compresses what a thread has collected.
+    fn compress(&mut self, thread: ThreadId, stream: &mut ThreadStream) -> io::Result<()> {
+        match self.form {
+            Form::Sections { .. } => self.compress_sections(thread, stream),
+            Form::Records(_) => self.compress_records(stream),
+        }
+    }
+
+    fn compress_sections(&mut self, thread: ThreadId, stream: &mut ThreadStream) -> io::Result<()> {
+        let Form::Sections { rows } = &mut self.form else { return Ok(()) };
+        let start = Instant::now();
+        stream.detect(self.options.max_level, &mut self.summary);
+        let detected = Instant::now();
+        let grammars = stream.order(rows);
+        self.summary.times.detector += detected - start;
+        self.summary.times.order += detected.elapsed();
+        for rules in grammars {
+            self.put_order(thread, &rules)?;
+        }
+        if stream.piece_bytes >= self.options.piece_bytes { self.put_pieces(thread, stream) } else { Ok(()) }
+    }
+
+    fn compress_records(&mut self, stream: &mut ThreadStream) -> io::Result<()> {
+        let Form::Records(records) = &mut self.form else { return Ok(()) };
+        let start = Instant::now();
+        let chunks: Vec<Vec<u8>> = stream.accesses.drain(..).filter_map(|record| records.push(record)).collect();
+        self.summary.times.records += start.elapsed();
+        stream.actions.clear();
+        stream.ends.clear();
+        chunks.iter().try_for_each(|chunk| self.put_records(chunk))
+    }
+
+    fn put(&mut self, kind: Kind, thread: ThreadId, content: &[u8]) -> io::Result<()> {
+        self.chunks.put(kind, thread.get(), content)
+    }
+
+    fn put_order(&mut self, thread: ThreadId, rules: &Rules) -> io::Result<()> {
+        self.put_definitions()?;
+        self.summary.grammars += 1;
+        self.summary.rules += rules.rule_count() as u64;
+        self.summary.symbols += rules.size() as u64;
+        let start = Instant::now();
+        let (mut bytes, mut content) = (Vec::new(), Vec::new());
+        rules.encode(&mut bytes);
+        self.options.stage.pack(&bytes, &mut content);
+        self.put(Kind::Order, thread, &content)?;
+        self.summary.times.output += start.elapsed();
+        Ok(())
+    }
+
+    /// Writes the points and rows that are new.
+    fn put_definitions(&mut self) -> io::Result<()> {
+        let (mut points, mut rows) = (Vec::new(), Vec::new());
+        self.points.write_new(&mut points);
+        if let Form::Sections { rows: table } = &mut self.form {
+            table.write_new(&mut rows);
+            self.summary.rows = table.len() as u64;
+        }
+        self.summary.points = self.points.all().len() as u64;
+        for (kind, bytes) in [(Kind::Points, points), (Kind::Rows, rows)] {
+            if !bytes.is_empty() {
+                let mut content = Vec::new();
+                self.options.stage.pack(&bytes, &mut content);
+                self.put(kind, ThreadId::FIRST, &content)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the pieces of a thread: for each point that has some, the distance of its number to
+    /// the one before and the bytes of its pieces; then all pieces.
+    fn put_pieces(&mut self, thread: ThreadId, stream: &mut ThreadStream) -> io::Result<()> {
+        self.put_definitions()?;
+        let start = Instant::now();
+        let (mut directory, mut pieces, mut before) = (Vec::new(), Vec::new(), 0);
+        for (number, point) in (1u64..).zip(&mut stream.points) {
+            let Some(point) = point.as_mut().filter(|point| !point.bytes.is_empty()) else { continue };
+            put_varint(&mut directory, number - before);
+            put_varint(&mut directory, point.bytes.len() as u64);
+            before = number;
+            pieces.append(&mut point.bytes);
+            // Each chunk can be read without the ones before it.
+            point.encoder = PieceEncoder::default();
+        }
+        stream.piece_bytes = 0;
+        if !directory.is_empty() {
+            let mut content = Vec::new();
+            self.options.stage.pack(&directory, &mut content);
+            self.options.stage.pack(&pieces, &mut content);
+            self.put(Kind::Addresses, thread, &content)?;
+        }
+        self.summary.times.output += start.elapsed();
+        Ok(())
+    }
+
+    fn put_records(&mut self, chunk: &[u8]) -> io::Result<()> {
+        let start = Instant::now();
+        self.put(Kind::Records, ThreadId::FIRST, chunk)?;
+        self.summary.times.output += start.elapsed();
+        Ok(())
+    }
+
+    fn add_turn(&mut self, thread: ThreadId, count: u64) -> io::Result<()> {
+        self.summary.accesses += count;
+        match self.turns.last_mut() {
+            _ if count == 0 => {}
+            Some((last, sum)) if *last == thread => *sum += count,
+            _ => self.turns.push((thread, count)),
+        }
+        if self.turns.len() < TURNS { Ok(()) } else { self.put_turns() }
+    }
+
+    fn put_turns(&mut self) -> io::Result<()> {
+        let (mut bytes, mut content) = (Vec::new(), Vec::new());
+        for (thread, count) in self.turns.drain(..) {
+            put_varint(&mut bytes, u64::from(thread.get()));
+            put_varint(&mut bytes, count);
+        }
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.options.stage.pack(&bytes, &mut content);
+        self.put(Kind::Turns, ThreadId::FIRST, &content)
+    }
+
+    fn put_end(&mut self) -> io::Result<()> {
+        let mut content = Vec::new();
+        put_varint(&mut content, self.summary.accesses);
+        self.put(Kind::End, ThreadId::FIRST, &content)
+    }
+}
+
+impl<W: Write> ThreadWriter<'_, W> {
+    /// Returns the number of an access point.
+    pub fn point(&mut self, point: AccessPoint) -> PointId {
+        self.writer.points.id_of(point)
+    }
+
+    /// Adds an access.
+    #[inline]
+    pub fn access(&mut self, point: PointId, address: u64) -> io::Result<()> {
+        self.count += 1;
+        self.stream.accesses.push(Record { point, address });
+        self.stream.actions.push(Action::Access(point));
+        if self.stream.accesses.len() < BATCH { Ok(()) } else { self.compress() }
+    }
+
+    /// Adds a change of scope. [`Codec::Prsd`] alone keeps it.
+    #[inline]
+    pub fn scope(&mut self, change: Action) {
+        self.stream.actions.push(change);
+    }
+
+    /// Ends a row, for example at the end of a loop's iteration. Rows that come again and again
+    /// make a file small.
+    #[inline]
+    pub fn end_row(&mut self) {
+        self.stream.end_row();
+    }
+
+    /// Ends the thread's turn.
+    pub fn finish(mut self) -> io::Result<()> {
+        let (thread, count) = (self.thread, mem::take(&mut self.count));
+        self.writer.add_turn(thread, count)?;
+        self.writer.give_back(thread, self.stream);
+        Ok(())
+    }
+
+    #[cold]
+    fn compress(&mut self) -> io::Result<()> {
+        self.writer.compress(self.thread, &mut self.stream)
+    }
+}
+
+/// Actions in a row at most.
+const ROW_MAX: usize = 64;
+
+impl ThreadStream {
+    fn new(grammar_symbols: usize) -> Self {
+        Self {
+            accesses: Vec::new(),
+            actions: Vec::new(),
+            ends: Vec::new(),
+            grammars: BoundedGrammars::new(grammar_symbols),
+            points: Vec::new(),
+            piece_bytes: 0,
+        }
+    }
+
+    #[inline]
+    fn end_row(&mut self) {
+        if self.actions.len() > self.ends.last().copied().unwrap_or(0) {
+            self.ends.push(self.actions.len());
+        }
+    }
+
+    /// Passes the addresses that were collected to the detectors of their points.
+    fn detect(&mut self, max_level: usize, summary: &mut Summary) {
+        for Record { point: PointId(point), address } in self.accesses.drain(..) {
+            let point = point as usize;
+            if point >= self.points.len() {
+                self.points.resize_with(point + 1, || None);
+            }
+            let stream = self.points[point].get_or_insert_with(|| Box::new(PointStream::new(max_level)));
+            let PointStream { detector, encoder, bytes } = &mut **stream;
+            detector.push(address, &mut |piece| self.piece_bytes += put_piece(encoder, bytes, piece, summary));
+        }
+    }
+
+    fn finish_point(&mut self, point: usize, summary: &mut Summary) {
+        if let Some(stream) = &mut self.points[point] {
+            let PointStream { detector, encoder, bytes } = &mut **stream;
+            detector.finish(&mut |piece| self.piece_bytes += put_piece(encoder, bytes, piece, summary));
+        }
+    }
+
+    /// Appends the rows that were collected to the grammar. Returns the grammars that became too
+    /// large.
+    fn order(&mut self, rows: &mut RowTable) -> Vec<Rules> {
+        let (mut start, mut grammars) = (0, Vec::new());
+        for end in self.ends.drain(..) {
+            for row in self.actions[start..end].chunks(ROW_MAX) {
+                grammars.extend(self.grammars.push(rows.number_of(row)));
+            }
+            start = end;
+        }
+        // A row without an end so far stays, unless it is longer than a row can be.
+        while self.actions.len() - start >= ROW_MAX {
+            grammars.extend(self.grammars.push(rows.number_of(&self.actions[start..start + ROW_MAX])));
+            start += ROW_MAX;
+        }
+        self.actions.drain(..start);
+        grammars
+    }
+}
+
+impl PointStream {
+    fn new(max_level: usize) -> Self {
+        Self { detector: Detector::new(max_level), encoder: PieceEncoder::default(), bytes: Vec::new() }
+    }
+}
+
+/// Appends a piece and returns the number of bytes that it takes.
+fn put_piece(encoder: &mut PieceEncoder, bytes: &mut Vec<u8>, piece: Piece<'_>, summary: &mut Summary) -> usize {
+    match piece {
+        Piece::Regular(_) => summary.regular_pieces += 1,
+        Piece::Irregular(addresses) => summary.irregular_accesses += addresses.len() as u64,
+    }
+    let before = bytes.len();
+    encoder.put(bytes, piece);
+    bytes.len() - before
+}
