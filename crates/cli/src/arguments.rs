@@ -1,6 +1,7 @@
 //! The command line as a type: verbs, options and their help. [`crate::verb`] runs the verbs;
 //! nothing here opens a file.
 
+pub mod memory;
 pub mod mtrace;
 pub mod port;
 pub mod segment;
@@ -50,6 +51,8 @@ pub enum Verb {
     MlvCFiat(mtrace::MlvCFiat),
     Port(Box<port::Port>),
     Segment(Box<segment::Segment>),
+    #[command(subcommand)]
+    Memory(memory::Memory),
     #[command(subcommand)]
     Experiment(Experiment),
     Demo(Demo),
@@ -193,6 +196,10 @@ pub struct Stat {
     /// How many blocks to list; modules, system calls and signals are always listed in full.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
+    /// Functions whose entries, exits and loops are counted: NAME as for `record`. May be given several
+    /// times. By default those that were selected for recording.
+    #[arg(long = "routine", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub routines: Vec<String>,
     /// Print JSON instead of text. It is the same in every run over the same file.
     #[arg(long)]
     pub json: bool,
@@ -273,6 +280,11 @@ Formats of --kind memory, as mlsTrace (Myers 2014, Figures 4.13 and 4.14) writes
           4 bytes; --wide makes every size 4 bytes long without the 255. Without values in the
           recording, records end behind the size. If only this access was recorded without a value,
           the highest bit of a size in 4 bytes is 1, and no value follows.
+Format of --kind scopes:
+  ascii   THREAD, SCOPE, FUNCTION, ADDRESS         0, exit loop, solve, 0x401156, trips 100
+          SCOPE is enter or exit, of the function, or enter loop or exit loop. ADDRESS is where the
+          function or the loop begins. A loop makes as many trips as it executes its first block. An
+          activation inside of others of the same function ends with their number: recursion 2.
 Formats of --kind instructions:
   ascii   THREAD, ADDRESS[, DISASSEMBLY]
           0, 0x00007f5a40996bbe, test rax, rax
@@ -293,6 +305,10 @@ pub struct Dump {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Format::Ascii, conflicts_with = "json")]
     pub format: Format,
+    /// Functions whose entries, exits and loops are listed with `--kind scopes`: NAME as for `record`. May be given several
+    /// times. By default those that were selected for recording, or else all.
+    #[arg(long = "routine", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub routines: Vec<String>,
     /// Add the disassembly (not in binary).
     #[arg(short, long)]
     pub disassemble: bool,
@@ -315,6 +331,8 @@ pub enum Kind {
     Control,
     /// Every memory access, with its address, size and value.
     Memory,
+    /// When threads enter and leave functions and loops.
+    Scopes,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]

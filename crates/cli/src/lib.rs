@@ -18,6 +18,7 @@ mod live;
 mod names;
 mod output;
 mod progress;
+mod scopes;
 mod select;
 mod verb;
 

@@ -185,7 +185,8 @@ impl Output {
         self.writer.get_mut().complete().map_err(|error| self.stopped(&error))
     }
 
-    fn stopped(&self, error: &io::Error) -> Stopped {
+    /// Returns why a verb stops that could not write here.
+    pub fn stopped(&self, error: &io::Error) -> Stopped {
         match (error.kind(), self.writer.get_ref()) {
             (_, Destination::Compressed { compressor, pending }) => {
                 Failure::new(format!("{} cannot write {}: {error}", compressor.name, pending.path.display())).into()
@@ -194,6 +195,17 @@ impl Output {
             (_, Destination::Open { path, .. }) => Failure::writing_directly(path, error).into(),
             (_, Destination::PendingFile(PendingFile { path, .. })) => Failure::writing(path, error).into(),
         }
+    }
+}
+
+/// For libraries that write. [`Output::stopped`] explains their errors.
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
     }
 }
 

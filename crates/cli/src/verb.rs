@@ -9,6 +9,7 @@ mod demo;
 mod dump;
 mod experiment;
 mod info;
+mod memory;
 mod mtrace;
 mod port;
 mod record;
@@ -30,6 +31,7 @@ pub fn run(verb: &Verb) -> Result<u8, Stopped> {
         Verb::MlvCFiat(arguments) => mtrace::run_mlvcfiat(arguments),
         Verb::Port(arguments) => port::run(arguments),
         Verb::Segment(arguments) => segment::run(arguments),
+        Verb::Memory(arguments) => memory::run(arguments),
         Verb::Experiment(arguments) => experiment::run(arguments),
         Verb::Demo(arguments) => demo::run(arguments),
         Verb::Completions(arguments) => completions::run(arguments),

@@ -22,7 +22,7 @@ impl Resolver {
     pub fn functions(&mut self, trace: &Trace, patterns: &[Pattern]) -> Vec<Function> {
         let mut found: BTreeMap<(u32, u64), Function> = BTreeMap::new();
         for mapped in trace.modules() {
-            for function in self.functions_in(mapped, patterns) {
+            for function in self.functions_in(mapped, executable(trace, mapped.image), patterns) {
                 // Several symbols may name one function, and a file may be mapped in several pieces.
                 found.entry((function.image, function.entry.get())).or_insert(function);
             }
@@ -35,45 +35,37 @@ impl Resolver {
         self.files.values().flatten()
     }
 
-    fn functions_in(&mut self, mapped: &MappedModule, patterns: &[Pattern]) -> Vec<Function> {
+    fn functions_in(&mut self, mapped: &MappedModule, executable: &str, patterns: &[Pattern]) -> Vec<Function> {
         let module = &mapped.module;
-        let path = &module.path;
-        let read = || Functions::of_file(Path::new(path)).ok();
-        let Some(functions) = self.files.entry(path.clone()).or_insert_with(read) else { return Vec::new() };
+        let read = || Functions::of_file(Path::new(&module.path)).ok();
+        let Some(functions) = self.files.entry(module.path.clone()).or_insert_with(read) else { return Vec::new() };
         let Some(bias) = functions.bias(module.address, module.file_offset) else { return Vec::new() };
-        let wanted =
-            |symbol: &str| patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches_symbol(symbol));
-        let is_mapped = |address: u64| address.wrapping_sub(module.address) < module.length;
-        let mut parts: BTreeMap<&str, Vec<&symbols::Function>> = BTreeMap::new();
-        for function in &functions.list {
-            parts.entry(whole_name(&function.symbol)).or_default().push(function);
-        }
         let address = |linked: u64| AppPc::new(linked.wrapping_add(bias));
-        let mut found = Vec::new();
-        for (name, parts) in parts {
-            let cold = || parts.iter().filter(|part| part.symbol != name);
-            for main in parts.iter().filter(|part| part.symbol == name) {
-                if is_mapped(main.start.wrapping_add(bias)) && wanted(name) {
-                    let ranges = [main].into_iter().chain(cold()).map(|part| address(part.start)..address(part.end));
-                    found.push(Function {
-                        name: symbols::plain_name(name),
-                        image: mapped.image,
-                        entry: address(main.start),
-                        ranges: ranges.collect(),
-                    });
-                }
-            }
-        }
-        found
+        let is_mapped = |function: &symbols::Function| {
+            function.start.wrapping_add(bias).wrapping_sub(module.address) < module.length
+        };
+        let applies = |pattern: &&Pattern| pattern.applies_to(&module.path, module.path == executable);
+        let is_all = patterns.is_empty();
+        let patterns: Vec<&Pattern> = patterns.iter().filter(applies).collect();
+        let is_wanted = |function: &symbols::Function| {
+            is_all || patterns.iter().any(|pattern| functions.selects(pattern, function))
+        };
+        let whole = functions.list.iter().filter(|function| function.part_of.is_none() && is_mapped(function));
+        whole
+            .filter(|function| is_wanted(function))
+            .map(|function| Function {
+                name: function.name(),
+                image: mapped.image,
+                entry: address(function.start),
+                ranges: functions.parts(function).iter().map(|part| address(part.start)..address(part.end)).collect(),
+            })
+            .collect()
     }
 }
 
-/// Returns the name of the function that a part of it belongs to.
-fn whole_name(symbol: &str) -> &str {
-    match symbol.find(".cold") {
-        Some(end) if end > 0 => symbol.get(..end).unwrap_or(symbol),
-        _ => symbol,
-    }
+/// Returns the path of the executable of an image: the first file that was mapped in it.
+fn executable(trace: &Trace, image: u32) -> &str {
+    trace.modules().iter().find(|mapped| mapped.image == image).map_or("", |mapped| &mapped.module.path)
 }
 
 impl Scopes {

@@ -1,5 +1,7 @@
-//! `trackway dump`: lists instructions, branches or memory accesses as text, as binary records, or
-//! as JSON.
+//! `trackway dump`: lists instructions, branches, memory accesses or scopes as text, as binary
+//! records, or as JSON.
+
+mod scopes;
 
 use std::ops::Range;
 
@@ -11,9 +13,13 @@ use crate::descriptor::{self, BinaryOptions, DisassemblyCache, RecordFormat, con
 use crate::failure::{FAILED, Failure};
 use crate::output::{LineBuffer, Output, Stopped};
 use crate::select::{self, Visitor};
+use scopes::ScopeWriter;
 
 pub fn run(arguments: &Dump) -> Result<u8, Stopped> {
     let trace = select::open(&arguments.input)?;
+    if arguments.kind == Kind::Scopes {
+        return run_scopes(&trace, arguments);
+    }
     let format = format_of(arguments, trace.data());
     if arguments.kind == Kind::Memory {
         select::require_data(&trace)?;
@@ -32,6 +38,19 @@ pub fn run(arguments: &Dump) -> Result<u8, Stopped> {
     let damaged = select::walk(&trace, &arguments.input, &mut writer)?;
     writer.lines.finish()?;
     let damaged = damaged + select::warn_if_unfinished(&trace, &arguments.input.file);
+    Ok(if damaged == 0 { 0 } else { FAILED })
+}
+
+fn run_scopes(trace: &Trace, arguments: &Dump) -> Result<u8, Stopped> {
+    if arguments.format == Format::Binary {
+        return Err(Failure::new("scopes have no binary format").hint("--json is for programs").into());
+    }
+    let scopes = crate::scopes::select(trace, &arguments.routines)?;
+    let lines = LineBuffer::new(Output::open_apart_from(&arguments.input.file, arguments.output.file.as_deref())?);
+    let mut writer = ScopeWriter::new(trace, &scopes, lines, arguments.json);
+    let damaged = select::walk(trace, &arguments.input, &mut writer)?;
+    writer.finish()?;
+    let damaged = damaged + select::warn_if_unfinished(trace, &arguments.input.file);
     Ok(if damaged == 0 { 0 } else { FAILED })
 }
 
@@ -82,7 +101,7 @@ impl Visitor for DumpWriter<'_> {
         match self.kind {
             Kind::Instructions => self.instructions(thread, step, part),
             Kind::Control if part.end == step.instructions() => self.branch(thread, step),
-            Kind::Control | Kind::Memory => {}
+            Kind::Control | Kind::Memory | Kind::Scopes => {}
         }
         self.lines.flush_if_long()
     }

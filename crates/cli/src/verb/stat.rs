@@ -1,6 +1,8 @@
 //! `trackway stat`: counts blocks, modules, system calls and signals. Chunks are counted in
 //! parallel unless a part of the trace is selected.
 
+mod scopes;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::Range;
@@ -23,7 +25,8 @@ pub fn run(arguments: &Stat) -> Result<u8, Stopped> {
     let trace = select::open(&arguments.input)?;
     let mut output = Output::open_apart_from(&arguments.input.file, arguments.output.file.as_deref())?;
     let (tally, damaged) = tally(&trace, &arguments.input)?;
-    let statistics = Statistics::new(&trace, &arguments.input, &tally, arguments.top);
+    let functions = scopes::count(&trace, arguments)?;
+    let statistics = Statistics { functions, ..Statistics::new(&trace, &arguments.input, &tally, arguments.top) };
     if arguments.json {
         output.json(&statistics)?;
     } else {
@@ -241,6 +244,9 @@ struct Statistics {
     /// Memory accesses by the number of bytes; absent if they were not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     operands: Option<Vec<SizeJson>>,
+    /// Functions and loops of selected routines; absent if there are no such routines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    functions: Option<Vec<scopes::FunctionJson>>,
 }
 
 #[derive(Serialize)]
@@ -276,6 +282,7 @@ impl Statistics {
             system_calls_by_name: by_count(&tally.system_calls, |&number| (number, names::system_call(number))),
             signals: by_count(&tally.signals, |&signal| (u32::from(signal), names::signal(signal))),
             operands: tally.accesses.then(|| operands(tally)),
+            functions: None,
         }
     }
 }
@@ -391,6 +398,7 @@ fn text(statistics: &Statistics) -> String {
     operand_table(&mut text, statistics.operands.as_deref().unwrap_or(&[]));
     named_table(&mut text, "system call", &statistics.system_calls_by_name);
     named_table(&mut text, "signal", &statistics.signals);
+    scopes::table(&mut text, statistics.functions.as_deref().unwrap_or(&[]));
     text
 }
 
