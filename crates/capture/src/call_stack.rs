@@ -223,7 +223,10 @@ impl CallStack {
         match self.stack_pointer {
             Some(pointer) => {
                 self.forget_below(pointer);
-                if self.frames.last().is_some_and(|frame| frame.slot.map_or(frame.address == pc, |slot| slot == pointer))
+                if self
+                    .frames
+                    .last()
+                    .is_some_and(|frame| frame.slot.map_or(frame.address == pc, |slot| slot == pointer))
                 {
                     self.frames.pop();
                 }

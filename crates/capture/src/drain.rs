@@ -97,7 +97,7 @@ impl<'a, S: Sink> Drain<'a, S> {
         selection.announce(self.shared);
         self.skip = selection.skip;
         self.process = process;
-        self.filter = selection.needs_filter().then(|| Filter::new(selection.length));
+        self.filter = selection.needs_filter().then(|| Filter::new(selection));
         self.selector = Selector::new(selection, process);
     }
 
@@ -400,7 +400,10 @@ impl<'a, S: Sink> Drain<'a, S> {
     fn deliver_selected(&mut self, thread: ThreadId, data: &[u8], data_words: impl Fn(PathId) -> usize) {
         let Some(filter) = self.filter.as_mut().filter(|filter| !filter.is_full()) else { return };
         let data = filter.words(thread, &mut self.path, data, data_words);
-        let is_full = filter.is_full();
+        let (is_full, call_stacks) = (filter.is_full(), filter.take_new_call_stacks());
+        for node in call_stacks {
+            self.deliver(|sink| sink.call_stack(&node));
+        }
         let (path, image) = (std::mem::take(&mut self.path), self.image);
         if !path.is_empty() {
             self.deliver(|sink| sink.path(image, thread, &path, data));
@@ -565,7 +568,7 @@ impl<'a, S: Sink> Drain<'a, S> {
                 }
                 let descriptors =
                     AccessDescriptors { fragment: record.fragment, lengths: &lengths, accesses: &accesses };
-                if self.filter.as_ref().is_none_or(|filter| filter.records(&descriptors)) {
+                if self.filter.as_mut().is_none_or(|filter| filter.access_descriptors(&descriptors)) {
                     self.deliver(|sink| sink.access_descriptors(image, &descriptors));
                 }
             }

@@ -30,6 +30,7 @@ use crate::shared::Shared;
 use crate::signals::Signals;
 
 mod attach;
+mod call_stack;
 mod command;
 mod detach;
 mod drain;
