@@ -172,7 +172,11 @@ fn data_ends_with_its_words() {
     let data_words = |path: PathId| if path == PathId::new(1) { 2 } else { 10 };
     for (length, kept, last) in [(4, 2, 0), (8, 7, 0), (9, 17, 10), (20, 17, 0), (21, 27, 10)] {
         let mut filter = filter(Some(length));
-        assert!(filter.access_descriptors(&AccessDescriptors { fragment: fragment(1), lengths: &[8, 40], accesses: &[] }));
+        assert!(filter.access_descriptors(&AccessDescriptors {
+            fragment: fragment(1),
+            lengths: &[8, 40],
+            accesses: &[]
+        }));
         let mut words = all.clone();
         assert_eq!(
             filter.words(ThreadId::FIRST, &mut words, &data, data_words),
