@@ -1,0 +1,190 @@
+//! Allocations and their call stacks equal what programs say of themselves.
+//!
+//! `programs/allocations.c` logs its own calls with their results and with the call stack that
+//! backtrace() finds by the unwind tables. The trace has to show the same calls in the same order.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use acceptance::source::compile;
+use acceptance::{Call, ProcessOutput, RecordedCall, process, trackway};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A call of an allocation routine: name, size, result, old block, call stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Allocated {
+    routine: String,
+    size: u64,
+    result: u64,
+    old: u64,
+    stack: Vec<u64>,
+}
+
+/// The calls of each thread, by the system's number of the thread.
+type Log = BTreeMap<u64, Vec<Allocated>>;
+
+struct Built {
+    programs: Vec<(&'static str, PathBuf)>,
+    _directory: TempDir,
+}
+
+impl Built {
+    fn program(&self, name: &str) -> &Path {
+        &self.programs.iter().find(|(built, _)| *built == name).unwrap().1
+    }
+}
+
+/// The program with and without frame pointers, and linked statically.
+fn built() -> &'static Built {
+    static BUILT: OnceLock<Built> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let text = include_str!("../programs/allocations.c");
+        let variants = [
+            ("plain", &["-fomit-frame-pointer"][..]),
+            ("frames", &["-fno-omit-frame-pointer"]),
+            ("static", &["-fomit-frame-pointer", "-static"]),
+        ];
+        let build = |(name, flags): (&'static str, &[&str])| {
+            let compiler = ["gcc", "-O1", "-pthread", "-fno-builtin", "-fno-optimize-sibling-calls"];
+            let path = compile(directory.path(), &format!("{name}.c"), text, &[&compiler[..], flags].concat());
+            (name, path)
+        };
+        let programs = variants.into_iter().map(build).collect();
+        Built { programs, _directory: directory }
+    })
+}
+
+fn number(text: &str) -> u64 {
+    match text {
+        "(nil)" => 0,
+        _ => u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap(),
+    }
+}
+
+/// What the program says that it has done.
+fn own_log(output: &ProcessOutput) -> Log {
+    let mut log = Log::new();
+    for line in output.stdout_text().lines().filter(|line| !line.starts_with("ready")) {
+        let fields: Vec<&str> = line.split(' ').collect();
+        log.entry(fields[0].parse().unwrap()).or_default().push(Allocated {
+            routine: fields[1].to_owned(),
+            size: fields[2].parse().unwrap(),
+            result: number(fields[3]),
+            old: number(fields[4]),
+            stack: fields[5..].iter().map(|field| number(field)).collect(),
+        });
+    }
+    log
+}
+
+/// The lines of `dump --kind allocations --json`.
+fn dumped(path: &Path) -> Vec<Value> {
+    let mut command = Command::new(trackway());
+    command.args(["dump", "--kind", "allocations", "--json"]).arg(path);
+    let output = process::run(&mut command);
+    assert_eq!(output.stderr_text(), "");
+    output.stdout_text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn address(value: &Value) -> u64 {
+    value.as_str().map_or(0, number)
+}
+
+/// The calls in a trace that the program logs: those from its functions `logged_*`.
+fn recorded_log(recorded: &RecordedCall) -> Log {
+    let tids: BTreeMap<u64, u64> = recorded
+        .trace
+        .threads()
+        .iter()
+        .map(|thread| (u64::from(thread.info.thread.get()), u64::from(thread.info.os_tid)))
+        .collect();
+    log_of(&dumped(&recorded.path), &tids)
+}
+
+fn log_of(lines: &[Value], tids: &BTreeMap<u64, u64>) -> Log {
+    let mut log = Log::new();
+    for line in lines {
+        let frames = line["frames"].as_array().unwrap();
+        let is_logged = |frame: &Value| frame.as_str().unwrap().starts_with("logged_");
+        let Some(at) = frames.iter().take(3).position(is_logged) else { continue };
+        if line["nested"].as_bool().unwrap() {
+            continue;
+        }
+        // In the C library, one function has both names.
+        let routine = line["routine"].as_str().map(|name| if name == "memalign" { "aligned_alloc" } else { name });
+        let routine = routine.unwrap();
+        let stack = line["stack"].as_array().unwrap()[at + 1..].iter().map(address).collect();
+        let only_frees = routine == "free";
+        log.entry(tids[&line["thread"].as_u64().unwrap()]).or_default().push(Allocated {
+            routine: routine.to_owned(),
+            size: if only_frees { 0 } else { line["size"].as_u64().unwrap_or(0) },
+            result: address(&line["result"]),
+            old: address(&line["block"]),
+            stack,
+        });
+    }
+    log
+}
+
+/// Fails where two logs differ first.
+fn assert_same(what: &str, recorded: &Log, expected: &Log) {
+    assert!(!expected.is_empty(), "{what}: the program has logged nothing");
+    assert!(recorded.keys().eq(expected.keys()), "{what}: other threads");
+    for (thread, expected) in expected {
+        let recorded = &recorded[thread];
+        for (at, (recorded, expected)) in recorded.iter().zip(expected).enumerate() {
+            assert_eq!(recorded, expected, "{what}: call {at} of thread {thread}");
+        }
+        assert_eq!(recorded.len(), expected.len(), "{what}: number of calls of thread {thread}");
+    }
+}
+
+fn check(program: &Path, arguments: &[&str], options: &[&str], environment: &[(&str, &str)]) {
+    let call = Call::new(program).args(arguments).environment(environment).options(options);
+    let recorded = call.recorded();
+    let what = format!("{} {arguments:?} {options:?} {environment:?}", program.display());
+    assert_same(&what, &recorded_log(&recorded), &own_log(&recorded.finished));
+}
+
+#[test]
+fn one_thread_with_and_without_frame_pointers() {
+    for name in ["plain", "frames"] {
+        check(built().program(name), &["all"], &["--allocations"], &[]);
+    }
+}
+
+#[test]
+fn many_threads() {
+    check(built().program("plain"), &["all", "8"], &["--allocations"], &[]);
+}
+
+#[test]
+fn selected_routines() {
+    let program = built().program("plain");
+    for options in [
+        &["--routine", "recursive", "--allocations"][..],
+        &["--routine", "recursive", "--callees", "--allocations"],
+        &["--routine", "logged_free", "--callees", "--allocations", "--data", "addresses"],
+        &["--no-shared-libs", "--allocations", "--data", "values"],
+    ] {
+        check(program, &["all", "3"], options, &[]);
+    }
+}
+
+#[test]
+fn a_static_program() {
+    check(built().program("static"), &["all", "2"], &["--allocations"], &[]);
+}
+
+#[test]
+fn other_allocators() {
+    for library in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4"] {
+        let path = format!("/usr/lib/x86_64-linux-gnu/{library}");
+        assert!(Path::new(&path).exists(), "{path} is missing");
+        check(built().program("plain"), &["all", "4"], &["--allocations"], &[("LD_PRELOAD", &path)]);
+    }
+}
