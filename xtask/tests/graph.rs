@@ -19,6 +19,7 @@ predict ->
 cache ->
 report ->
 symbols ->
+unwind -> symbols
 workloads ->
 oracle -> tests: workloads
 engine -> entity isa wire; tests: oracle
