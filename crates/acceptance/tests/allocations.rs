@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use acceptance::process::RunningProcess;
 use acceptance::source::compile;
 use acceptance::{Call, ProcessOutput, RecordedCall, process, trackway};
 use serde_json::Value;
@@ -187,4 +188,133 @@ fn other_allocators() {
         assert!(Path::new(&path).exists(), "{path} is missing");
         check(built().program("plain"), &["all", "4"], &["--allocations"], &[("LD_PRELOAD", &path)]);
     }
+}
+
+#[test]
+fn in_signal_handlers() {
+    let call = Call::new(built().program("plain")).args(["signals"]).options(["--allocations"]);
+    let recorded = call.recorded();
+    // Between a handler and what it has interrupted, backtrace() also sees the C library's code
+    // that returns from the handler, to which nobody has called.
+    let interrupted = |log: Log| -> Vec<Allocated> {
+        let calls = log.into_values().flatten();
+        calls.map(|call| Allocated { stack: call.stack.into_iter().take(1).collect(), ..call }).collect()
+    };
+    let (seen, expected) = (interrupted(recorded_log(&recorded)), interrupted(own_log(&recorded.finished)));
+    assert_eq!(seen.len(), 24);
+    // Of a handler, the first frame is that code or the interrupted function.
+    let without_handlers = |calls: Vec<Allocated>| -> Vec<Allocated> {
+        calls
+            .into_iter()
+            .map(|call| if call.size == 123 { Allocated { stack: Vec::new(), ..call } } else { call })
+            .collect()
+    };
+    let outside = |calls: &[Allocated]| calls.iter().filter(|call| call.size == 7).cloned().collect::<Vec<_>>();
+    assert_eq!(outside(&seen), outside(&expected), "the stacks are right behind the handlers");
+    let key = |call: Allocated| (call.routine, call.size, call.result, call.old);
+    let seen: Vec<_> = without_handlers(seen).into_iter().map(key).collect();
+    let expected: Vec<_> = without_handlers(expected).into_iter().map(key).collect();
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn exceptions_through_constructors() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = include_str!("../programs/thrown.cc");
+    for flags in [&["-O1"][..], &["-O2"], &["-O0"]] {
+        let compiler = [&["g++", "-fno-optimize-sibling-calls"], flags].concat();
+        let program = compile(directory.path(), "thrown.cc", text, &compiler);
+        let recorded = Call::new(&program).options(["--allocations"]).recorded();
+        let text = recorded.finished.stdout_text();
+        let expected: Vec<(String, Vec<u64>)> = text
+            .lines()
+            .map(|line| {
+                let (routine, stack) = line.split_once(" 0x").unwrap();
+                let routine = routine.split_once(' ').unwrap().1.to_owned();
+                (routine, stack.split(' ').map(number).collect())
+            })
+            .collect();
+        let is_logged =
+            |line: &&Value| line["frames"][0].as_str().unwrap().contains("logged_") && line["routine"] != "free";
+        // What the compiler calls when a constructor fails is not logged.
+        let is_cleanup = |line: &&Value| {
+            line["routine"] == "operator delete" && line["frames"][0].as_str().unwrap().contains("logged_inner")
+        };
+        let lines = dumped(&recorded.path);
+        let seen: Vec<(String, Vec<u64>)> = lines
+            .iter()
+            .filter(|line| is_logged(line) && !is_cleanup(line))
+            .map(|line| {
+                let stack = line["stack"].as_array().unwrap()[1..].iter().map(address).collect();
+                (line["routine"].as_str().unwrap().to_owned(), stack)
+            })
+            .collect();
+        assert_eq!(seen, expected, "{flags:?}");
+        assert!(lines.iter().any(|line| is_cleanup(&line)), "a failed constructor gives its memory back");
+    }
+}
+
+#[test]
+fn attached_in_the_middle() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = directory.path().join("t.trk");
+    for (name, options) in [
+        ("plain", &["--allocations"][..]),
+        ("frames", &["--allocations", "--routine", "logged_free"]),
+        ("static", &["--allocations"]),
+    ] {
+        let mut program = Command::new(built().program(name));
+        let target = RunningProcess::start(program.arg("attach"), &[]);
+        process::wait_until("the program sleeps", || process::state_of(target.pid()) == Some('S'));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let pid = target.pid();
+        let mut command = Command::new(trackway());
+        command.args(["record", "-q", "-o"]).arg(&output).args(["-p", &pid.to_string()]).args(options);
+        let recorder = RunningProcess::start(&mut command, &[]);
+        process::wait_until("the recorder has attached", || {
+            std::fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains("memfd:trackway"))
+        });
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        target.signal(libc::SIGUSR2);
+        let finished = target.wait(process::LIMIT);
+        let recorded = recorder.wait(process::LIMIT);
+        assert_eq!(recorded.stderr_text(), "");
+        let trace = acceptance::call::open_sound(&output);
+        let tids = trace
+            .threads()
+            .iter()
+            .map(|thread| (u64::from(thread.info.thread.get()), u64::from(thread.info.os_tid)))
+            .collect();
+        let lines = dumped(&output);
+        assert_same(name, &log_of(&lines, &tids), &own_log(&finished));
+        let older: Vec<&Value> = lines.iter().filter(|line| line["is_older"] == true).collect();
+        let ready = number(finished.stdout_text().lines().next().unwrap().split_once(' ').unwrap().1);
+        assert!(older.iter().any(|line| address(&line["block"]) == ready), "the block is older than the recording");
+    }
+}
+
+#[test]
+fn attached_again_and_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = include_str!("../programs/allocators.c");
+    let program = compile(directory.path(), "allocators.c", text, &["gcc", "-O1", "-pthread"]);
+    let target = RunningProcess::start(Command::new(program).arg("8"), &[]);
+    for visit in 0..5 {
+        let output = directory.path().join("t.trk");
+        let mut command = Command::new(trackway());
+        command.args(["record", "-q", "--allocations", "--seconds", "0.03", "-o"]).arg(&output);
+        let recorded = process::run(command.args(["-p", &target.pid().to_string()]));
+        assert_eq!(recorded.stderr_text(), "", "visit {visit}");
+        assert_eq!(acceptance::call::open_sound(&output).threads().len(), 9, "visit {visit}");
+        let lines = dumped(&output);
+        assert!(!lines.is_empty(), "visit {visit}");
+        for line in lines.iter().filter(|line| line["routine"] == "malloc") {
+            let frames: Vec<&str> =
+                line["frames"].as_array().unwrap().iter().map(|frame| frame.as_str().unwrap()).collect();
+            assert!(frames[0].starts_with("churn+") && frames[1].starts_with("worker+"), "visit {visit}: {frames:?}");
+        }
+    }
+    target.signal(libc::SIGUSR2);
+    let finished = target.wait(process::LIMIT);
+    assert_eq!(finished.stdout_text(), "8 threads have kept their blocks\n");
 }

@@ -53,6 +53,15 @@ pub struct CallStacks {
     new: Vec<CallStackNode>,
 }
 
+/// A return address that was on the stack before the recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OlderFrame {
+    pub slot: u64,
+    pub address: AppPc,
+    /// A signal has interrupted the function there; `slot` is in the frame of the handler.
+    pub is_interrupted: bool,
+}
+
 /// A return address on the stack.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame {
@@ -185,11 +194,19 @@ fn moves(blocks: &[(AppPc, BlockStack)], next: Option<AppPc>) -> Vec<Move> {
 }
 
 impl CallStack {
-    /// Makes the stack of a thread from its frames, the innermost first: the place and the value of
-    /// each return address.
-    pub fn of_frames(frames: &[(u64, AppPc)]) -> Self {
-        let frame = |&(slot, address): &(u64, AppPc)| Frame::new(Some(slot), address);
-        Self { frames: frames.iter().rev().map(frame).collect(), ..Self::default() }
+    /// Makes the stack of a thread from its frames, the innermost first.
+    pub fn of_frames(older: &[OlderFrame]) -> Self {
+        let mut frames: Vec<Frame> = Vec::with_capacity(older.len());
+        for &OlderFrame { slot, address, is_interrupted } in older.iter().rev() {
+            let is_far = frames.last().and_then(|below| below.slot).is_some_and(|below| is_far(below, slot));
+            let kind = match (is_interrupted, is_far) {
+                (false, _) => FrameKind::Call,
+                (true, false) => FrameKind::Signal,
+                (true, true) => FrameKind::FarSignal,
+            };
+            frames.push(Frame { kind, ..Frame::new(Some(slot), address) });
+        }
+        Self { frames, ..Self::default() }
     }
 
     fn apply(&mut self, step: Move) {

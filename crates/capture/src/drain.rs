@@ -14,6 +14,7 @@ use wire::code::{
 };
 use wire::{SEGMENT_COUNT, SLOT_ABANDONED, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_LIVE, Slot, code, word};
 
+use crate::call_stack::{CallStack, OlderFrame};
 use crate::filter::{Filter, timed};
 use crate::segment_time;
 use crate::select::{Selection, Selector};
@@ -99,6 +100,18 @@ impl<'a, S: Sink> Drain<'a, S> {
         self.process = process;
         self.filter = selection.needs_filter().then(|| Filter::new(selection));
         self.selector = Selector::new(selection, process);
+    }
+
+    /// Returns whether the call stacks of threads are recorded.
+    pub fn follows_calls(&self) -> bool {
+        self.filter.as_ref().is_some_and(Filter::follows_calls)
+    }
+
+    /// Sets the frames of a thread that was running before, the innermost first.
+    pub fn set_older_calls(&mut self, thread: ThreadId, frames: &[OlderFrame]) {
+        if let Some(filter) = &mut self.filter {
+            filter.set_older_calls(thread, CallStack::of_frames(frames));
+        }
     }
 
     /// Returns whether as many instructions as wanted have been recorded.

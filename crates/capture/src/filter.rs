@@ -103,6 +103,11 @@ impl Filter {
         self.remaining == Some(0) || self.accesses.as_ref().is_some_and(AccessLimit::is_reached)
     }
 
+    /// Returns whether the call stacks of threads are recorded.
+    pub fn follows_calls(&self) -> bool {
+        self.calls.is_some()
+    }
+
     /// Sets the call stack that a thread has before its first word.
     pub fn set_older_calls(&mut self, thread: ThreadId, calls: CallStack) {
         self.older_calls.insert(thread, calls);

@@ -45,6 +45,7 @@ mod launch;
 mod maps;
 #[cfg(test)]
 mod memory_sink;
+mod older_calls;
 mod ptrace;
 mod remote;
 mod segment_time;

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use symbols::{Function, Functions, Pattern};
 use trace::Module;
 
+use crate::older_calls::recorder_path;
 use crate::shared::Shared;
 
 mod probes;
@@ -232,20 +233,13 @@ impl Selector {
 
     fn functions_of(&mut self, path: &str) -> Option<Functions> {
         if path == "[vdso]" {
-            return own_vdso().and_then(Functions::parse);
+            return crate::maps::own_vdso().and_then(Functions::parse);
         }
-        let functions = Functions::of_file(&self.recorder_path(path)).ok()?;
+        let functions = Functions::of_file(&recorder_path(self.process, path)).ok()?;
         if !self.seen.iter().any(|seen| seen == path) {
             self.seen.push(path.to_owned());
         }
         Some(functions)
-    }
-
-    /// Returns the path under which the recorder reaches what the target reaches as `path`.
-    fn recorder_path(&self, path: &str) -> PathBuf {
-        let inside = PathBuf::from(format!("/proc/{}/root{path}", self.process));
-        // When the process has exited, its view of the file system is gone.
-        if inside.exists() { inside } else { PathBuf::from(path) }
     }
 
     fn publish(&mut self, shared: &Shared) {
@@ -275,7 +269,7 @@ impl Selector {
     }
 
     fn no_such_routine(&self, pattern: &Pattern) -> String {
-        let files = self.seen.iter().filter_map(|path| Functions::of_file(&self.recorder_path(path)).ok());
+        let files = self.seen.iter().filter_map(|path| Functions::of_file(&recorder_path(self.process, path)).ok());
         let near = symbols::did_you_mean(pattern, files);
         let near = if near.is_empty() { near } else { format!("; {near}") };
         let place = if self.no_shared_libs { "the executable has no" } else { "nothing that was mapped has a" };
@@ -294,15 +288,6 @@ fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
         }
     }
     merged
-}
-
-/// Returns the vdso, which is the same in all processes.
-fn own_vdso() -> Option<&'static [u8]> {
-    let pid = i32::try_from(std::process::id()).ok()?;
-    let mappings = crate::maps::of_process(pid).ok()?;
-    let range = mappings.into_iter().find(|mapping| mapping.path == "[vdso]")?.range;
-    // SAFETY: the kernel has mapped it for as long as the process lives, and nothing writes to it.
-    Some(unsafe { std::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize) })
 }
 
 #[cfg(test)]
@@ -395,7 +380,7 @@ mod tests {
 
     #[test]
     fn the_kernels_module_has_functions() {
-        let functions = Functions::parse(own_vdso().unwrap()).unwrap();
+        let functions = Functions::parse(crate::maps::own_vdso().unwrap()).unwrap();
         assert!(functions.list.iter().any(|function| function.symbol.contains("gettime")));
     }
 }

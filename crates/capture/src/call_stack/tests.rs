@@ -24,6 +24,11 @@ fn stack() -> CallStack {
     stack
 }
 
+fn older() -> CallStack {
+    let frame = |slot, address| OlderFrame { slot, address: pc(address), is_interrupted: false };
+    CallStack::of_frames(&[frame(STACK - 8, 0x30), frame(STACK, 0x10)])
+}
+
 fn call(stack: &mut CallStack, address: u64) {
     stack.apply(Move::Call(pc(address)));
 }
@@ -148,7 +153,7 @@ fn an_entry_says_what_is_on_top() {
     stack.enter_routine(STACK - 8, pc(0x20));
     stack.enter_routine(STACK - 8, pc(0x30));
     assert_eq!(addresses(&stack), [0x10, 0x30]);
-    assert_eq!(addresses(&CallStack::of_frames(&[(STACK - 8, pc(0x20)), (STACK, pc(0x10))])), [0x10, 0x20]);
+    assert_eq!(addresses(&older()), [0x10, 0x30]);
 }
 
 #[test]
@@ -158,7 +163,7 @@ fn equal_stacks_have_one_number() {
     call(&mut stack, 0x10);
     call(&mut stack, 0x20);
     assert_eq!(stacks.number(&mut stack), CallStackId(2));
-    let mut other = CallStack::of_frames(&[(STACK - 8, pc(0x30)), (STACK, pc(0x10))]);
+    let mut other = older();
     assert_eq!(stacks.number(&mut other), CallStackId(3));
     stack.apply(Move::Return(8, Some(pc(0x20))));
     assert_eq!(stacks.number(&mut stack), CallStackId(1));
