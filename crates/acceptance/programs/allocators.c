@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static volatile int goes_on = 1;
 
@@ -31,8 +32,11 @@ __attribute__((noinline)) static int churn(unsigned *seed) {
 __attribute__((noinline)) static void *worker(void *argument) {
     unsigned seed = (unsigned)(long)argument;
     long good = 1;
-    while (goes_on)
+    while (goes_on) {
         good &= churn(&seed);
+        // Others need the processor, too.
+        usleep(500);
+    }
     return (void *)good;
 }
 
