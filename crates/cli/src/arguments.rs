@@ -154,6 +154,10 @@ pub struct Record {
     /// Record the routines' callees as well.
     #[arg(long, requires = "routines")]
     pub callees: bool,
+    /// Record the stack pointer at the entry of each routine, to name its locals later. Needs
+    /// --routine, and --data addresses or values.
+    #[arg(long)]
+    pub scopes: bool,
     /// Record every call of an allocation routine, and every mapping, with its call stack.
     ///
     /// The routines are malloc, calloc, realloc, reallocarray, free, aligned_alloc, posix_memalign,

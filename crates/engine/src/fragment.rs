@@ -238,7 +238,9 @@ impl Engine {
         }
         let room = self.selection.room(address).min(self.sections.room(address)).min(code.length as u64) as usize;
         let check = self.pages.is_checked_block(address, &code.bytes[..code.length]);
-        let source_of = |length: usize| [SourceBlock { address, code: &code.bytes[..length], next: None, check }];
+        let is_entry = self.selection.records_stack_pointer(address);
+        let source_of =
+            |length: usize| [SourceBlock { address, code: &code.bytes[..length], next: None, check, is_entry }];
         // A first instruction that crosses the boundary belongs to the side that it begins on.
         let (source, emitted) = match self.emit(mode, &source_of(room), with_indirect_entry, false) {
             Err(NoFragment::Unreadable) if room < code.length => {

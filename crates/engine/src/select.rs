@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use entity::AppPc;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
-use wire::{Control, RSP, SELECT_ALLOCATIONS, SELECT_CALLEES, SELECT_INSIDE, SELECT_OUTSIDE, word};
+use wire::{Control, RSP, SELECT_ALLOCATIONS, SELECT_CALLEES, SELECT_INSIDE, SELECT_OUTSIDE, SELECT_SCOPES, word};
 
 use crate::engine::Engine;
 use crate::memory::PlainData;
@@ -148,6 +148,11 @@ impl Selection {
         let probe = self.probes.get(self.probes.partition_point(|&(probe, _)| probe <= address));
         let probe = probe.map(|&(probe, _)| probe);
         [begins, ends, entry, probe].into_iter().flatten().min().map_or(u64::MAX, |boundary| boundary - address)
+    }
+
+    /// Whether the stack pointer is recorded at `address`.
+    pub fn records_stack_pointer(&self, address: AppPc) -> bool {
+        self.flags & SELECT_SCOPES != 0 && self.entries.binary_search(&address).is_ok()
     }
 
     fn is_entry(&self, address: AppPc) -> bool {

@@ -54,7 +54,7 @@ fn selection(arguments: &Record) -> Selection {
         callees: arguments.callees,
         accesses: arguments.accesses,
         allocations: arguments.allocations,
-        scopes: false,
+        scopes: arguments.scopes,
     }
 }
 
@@ -62,6 +62,14 @@ fn selection(arguments: &Record) -> Selection {
 fn refuse_combinations(arguments: &Record) -> Result<(), Failure> {
     if arguments.accesses.is_some() && arguments.data == Data::None {
         return Err(Failure::new("--accesses counts memory accesses, and none are recorded")
+            .hint("add --data addresses or --data values"));
+    }
+    if arguments.scopes && arguments.routines.is_empty() {
+        return Err(Failure::new("--scopes records the stack pointer at the entries of routines, and none are named")
+            .hint("name them with --routine"));
+    }
+    if arguments.scopes && arguments.data == Data::None {
+        return Err(Failure::new("--scopes records data, which --data none leaves out")
             .hint("add --data addresses or --data values"));
     }
     if arguments.allocations && arguments.skip > 0 {
