@@ -318,3 +318,53 @@ fn attached_again_and_again() {
     let finished = target.wait(process::LIMIT);
     assert_eq!(finished.stdout_text(), "8 threads have kept their blocks\n");
 }
+
+/// The calls that a preloaded library has logged, up to the program's exit.
+#[test]
+fn real_programs_against_a_preloaded_logger() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = include_str!("../programs/logger.c");
+    let library = compile(directory.path(), "logger.c", text, &["gcc", "-O1", "-shared", "-fPIC", "-fno-builtin"]);
+    let log = directory.path().join("log");
+    let words = directory.path().join("words");
+    std::fs::write(&words, text.repeat(20)).unwrap();
+    let script = "import json; print(len(json.dumps([{str(i): list(range(i % 9))} for i in range(300)])))";
+    for (program, arguments) in
+        [("python3", ["-S", "-c", script]), ("sort", ["--parallel=1", "-k2", words.to_str().unwrap()])]
+    {
+        let environment = [
+            ("LD_PRELOAD", library.to_str().unwrap()),
+            ("ALLOCATION_LOG", log.to_str().unwrap()),
+            ("PATH", "/usr/bin:/bin"),
+            ("PYTHONMALLOC", "malloc"),
+        ];
+        let program = acceptance::tool::required(program);
+        let output = directory.path().join("t.trk");
+        // The recorder itself must not write the log.
+        let mut command = Command::new("/usr/bin/env");
+        command.env_clear().env("PATH", "/usr/bin:/bin").arg(trackway());
+        command.args(["record", "-q", "--allocations", "--routine", "getenv", "-o"]).arg(&output).arg("--");
+        command.arg("/usr/bin/env").args(environment.map(|(name, value)| format!("{name}={value}")));
+        let finished = process::run(command.arg(&program).args(arguments));
+        assert_eq!(finished.stderr_text(), "", "{program:?}");
+        let expected = std::fs::read_to_string(&log).unwrap();
+        let seen: Vec<String> = dumped(&output)
+            .iter()
+            .filter(|line| !["mmap", "munmap", "mremap", "brk"].contains(&line["routine"].as_str().unwrap()))
+            .map(|line| {
+                let routine = line["routine"].as_str().unwrap();
+                let size = if routine == "free" { 0 } else { line["size"].as_u64().unwrap() };
+                format!("{routine} {size:x} {:x} {:x}", address(&line["result"]), address(&line["block"]))
+            })
+            .collect();
+        let expected: Vec<&str> = expected.lines().collect();
+        // `env` has made calls of its own before, without the library.
+        let first = seen.len().checked_sub(expected.len()).expect("all calls are recorded");
+        let start = (0..=first).rev().find(|&at| seen[at..at + expected.len()].iter().eq(&expected));
+        assert!(expected.len() > 10, "{program:?}: {} calls", expected.len());
+        if start.is_none() {
+            let different = (0..=first).map(|at| seen[at..].iter().zip(&expected).take_while(|(a, b)| a == b).count());
+            panic!("{program:?}: {} of {} calls are the same", different.max().unwrap(), expected.len());
+        }
+    }
+}

@@ -283,7 +283,9 @@ mod tests {
         assert_eq!(read(&[7]), None);
     }
 
-    fn allocations() -> [(Vec<u32>, Event, Option<(FragmentId, u32)>); 3] {
+    type Case = (Vec<u32>, Event, Option<(FragmentId, u32)>);
+
+    fn allocations() -> [Case; 3] {
         let numbers: Vec<u32> = (1..16).collect();
         let wide = |low: u64, high: u64| low | high << 32;
         let enter = RoutineCall {
