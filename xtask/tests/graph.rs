@@ -25,7 +25,7 @@ oracle -> tests: workloads
 engine -> entity isa wire; tests: oracle
 codec -> entity wire
 trace -> codec entity isa wire
-capture -> entity isa symbols trace wire; build: engine entity isa wire
+capture -> entity isa symbols trace unwind wire; build: engine entity isa wire
 recording -> capture trace
 filter -> cache predict
 replay -> cache filter isa predict trace

@@ -123,8 +123,13 @@ pub fn check(pid: i32) -> Result<()> {
 }
 
 /// Attaches to all threads of a process. Calls `prepare` with the threads, in the order of their
-/// slots, before any of them goes on.
-pub fn attach(process: i32, image: &Image, shared: &Shared, prepare: impl FnOnce(&[i32])) -> Result<InjectedRanges> {
+/// slots, and with the registers that they would go on with, before any of them goes on.
+pub fn attach(
+    process: i32,
+    image: &Image,
+    shared: &Shared,
+    prepare: impl FnOnce(&[(Tracee, user_regs_struct)]),
+) -> Result<InjectedRanges> {
     let mut attempts = 0;
     let mut group = ThreadGroup::new(process);
     let stopped_threads = loop {
@@ -143,7 +148,7 @@ pub fn attach_to_child(
     spawned: &SpawnedProcess,
     image: &Image,
     shared: &Shared,
-    prepare: impl FnOnce(&[i32]),
+    prepare: impl FnOnce(&[(Tracee, user_regs_struct)]),
 ) -> Result<InjectedRanges> {
     let process = spawned.process;
     let failed = |error| AttachError::Inject(process, error);
@@ -193,9 +198,9 @@ fn start_recorded(
     process: i32,
     image: &Image,
     shared: &Shared,
-    prepare: impl FnOnce(&[i32]),
+    prepare: impl FnOnce(&[(Tracee, user_regs_struct)]),
 ) -> Result<InjectedRanges> {
-    let threads: Vec<i32> = stopped_threads.iter().map(|thread| thread.remote.tracee.tid).collect();
+    let threads: Vec<_> = stopped_threads.iter().map(|thread| (thread.remote.tracee, thread.native)).collect();
     prepare(&threads);
     match start_engine(stopped_threads, process, image, shared) {
         Ok(injected) => Ok(injected),

@@ -14,6 +14,7 @@ use wire::code::{
 };
 use wire::{SEGMENT_COUNT, SLOT_ABANDONED, SLOT_COUNT, SLOT_ENDED, SLOT_FREE, SLOT_LIVE, Slot, code, word};
 
+use crate::call_stack::{CallStack, OlderFrame};
 use crate::filter::{Filter, timed};
 use crate::segment_time;
 use crate::select::{Selection, Selector};
@@ -97,8 +98,20 @@ impl<'a, S: Sink> Drain<'a, S> {
         selection.announce(self.shared);
         self.skip = selection.skip;
         self.process = process;
-        self.filter = selection.needs_filter().then(|| Filter::new(selection.length));
+        self.filter = selection.needs_filter().then(|| Filter::new(selection));
         self.selector = Selector::new(selection, process);
+    }
+
+    /// Returns whether the call stacks of threads are recorded.
+    pub fn follows_calls(&self) -> bool {
+        self.filter.as_ref().is_some_and(Filter::follows_calls)
+    }
+
+    /// Sets the frames of a thread that was running before, the innermost first.
+    pub fn set_older_calls(&mut self, thread: ThreadId, frames: &[OlderFrame]) {
+        if let Some(filter) = &mut self.filter {
+            filter.set_older_calls(thread, CallStack::of_frames(frames));
+        }
     }
 
     /// Returns whether as many instructions as wanted have been recorded.
@@ -400,7 +413,10 @@ impl<'a, S: Sink> Drain<'a, S> {
     fn deliver_selected(&mut self, thread: ThreadId, data: &[u8], data_words: impl Fn(PathId) -> usize) {
         let Some(filter) = self.filter.as_mut().filter(|filter| !filter.is_full()) else { return };
         let data = filter.words(thread, &mut self.path, data, data_words);
-        let is_full = filter.is_full();
+        let (is_full, call_stacks) = (filter.is_full(), filter.take_new_call_stacks());
+        for node in call_stacks {
+            self.deliver(|sink| sink.call_stack(&node));
+        }
         let (path, image) = (std::mem::take(&mut self.path), self.image);
         if !path.is_empty() {
             self.deliver(|sink| sink.path(image, thread, &path, data));
@@ -565,7 +581,7 @@ impl<'a, S: Sink> Drain<'a, S> {
                 }
                 let descriptors =
                     AccessDescriptors { fragment: record.fragment, lengths: &lengths, accesses: &accesses };
-                if self.filter.as_ref().is_none_or(|filter| filter.records(&descriptors)) {
+                if self.filter.as_mut().is_none_or(|filter| filter.access_descriptors(&descriptors)) {
                     self.deliver(|sink| sink.access_descriptors(image, &descriptors));
                 }
             }

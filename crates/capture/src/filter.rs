@@ -1,10 +1,13 @@
 //! Leaves out of a thread's words what is not to be recorded, and stops when enough instructions
-//! have been.
+//! or accesses have been.
 //!
 //! One [`wire::word::GAP`] replaces the words of uninstrumented fragments (see
 //! `wire::code::UNINSTRUMENTED`) and the events between them. After a gap, the filter emits the
 //! last timestamp that it saw in the gap, so that threads can still be ordered. It holds
 //! definitions of blocks back until a recorded fragment needs them.
+//!
+//! If allocations are recorded, it keeps the call stack of every thread and names the stack in the
+//! events (see [`crate::call_stack`]).
 //!
 //! Knows nothing of rings and sinks: words in, words out. The words come from the target and are
 //! not checked.
@@ -12,8 +15,16 @@
 use std::collections::{BTreeMap, HashMap};
 
 use entity::{AppPc, BlockId, FragmentId, PathId, ThreadId, Tsc};
-use trace::{AccessDescriptors, Fragment};
+use isa::stack::{BlockStack, follow_stack};
+use trace::{AccessDescriptors, CallStackNode, Fragment};
 use wire::word;
+
+use crate::call_stack::{CallStack, CallStacks};
+use crate::select::Selection;
+
+use accesses::AccessLimit;
+
+mod accesses;
 
 /// The engine numbers paths one after the other. A number that is further than this beyond all
 /// others is nonsense.
@@ -23,16 +34,22 @@ pub struct Filter {
     /// By path number.
     paths: Vec<Path>,
     blocks: HashMap<BlockId, Block>,
-    /// If instructions are counted: the blocks of recorded fragments.
+    /// If instructions or accesses are counted: the blocks of recorded fragments.
     fragments: HashMap<FragmentId, Box<[BlockId]>>,
     threads: BTreeMap<ThreadId, Thread>,
     /// Instructions that may still be recorded; `None` if there is no limit.
     remaining: Option<u64>,
+    /// Accesses that may still be recorded; `None` if there is no limit.
+    accesses: Option<AccessLimit>,
+    /// The call stacks, if allocations are recorded.
+    calls: Option<CallStacks>,
+    /// The call stacks of threads that were running before, for their first word.
+    older_calls: HashMap<ThreadId, CallStack>,
     /// The last timestamp seen in any thread.
     tsc: Tsc,
     out: Vec<u32>,
     is_empty: bool,
-    /// If instructions are counted: words of data behind the words seen in this segment.
+    /// If instructions or accesses are counted: words of data behind the words seen in this segment.
     data_words: usize,
 }
 
@@ -50,6 +67,7 @@ pub struct Block {
     pub code: Box<[u8]>,
     is_delivered: bool,
     instructions: u32,
+    stack: BlockStack,
 }
 
 #[derive(Debug, Default)]
@@ -58,17 +76,21 @@ struct Thread {
     /// The last timestamp in the gap.
     time: Option<Tsc>,
     has_ended: bool,
+    calls: CallStack,
 }
 
 impl Filter {
-    /// Makes a filter that passes `length` instructions.
-    pub fn new(length: Option<u64>) -> Self {
+    /// Makes a filter that passes what is selected.
+    pub fn new(selection: &Selection) -> Self {
         Self {
             paths: Vec::new(),
             blocks: HashMap::new(),
             fragments: HashMap::new(),
             threads: BTreeMap::new(),
-            remaining: length,
+            remaining: selection.length,
+            accesses: selection.accesses.map(AccessLimit::new),
+            calls: selection.allocations.then(CallStacks::default),
+            older_calls: HashMap::new(),
             tsc: Tsc::NONE,
             out: Vec::new(),
             is_empty: true,
@@ -76,9 +98,24 @@ impl Filter {
         }
     }
 
-    /// Returns whether all wanted instructions have been recorded.
+    /// Returns whether all wanted instructions or accesses have been recorded.
     pub fn is_full(&self) -> bool {
-        self.remaining == Some(0)
+        self.remaining == Some(0) || self.accesses.as_ref().is_some_and(AccessLimit::is_reached)
+    }
+
+    /// Returns whether the call stacks of threads are recorded.
+    pub fn follows_calls(&self) -> bool {
+        self.calls.is_some()
+    }
+
+    /// Sets the call stack that a thread has before its first word.
+    pub fn set_older_calls(&mut self, thread: ThreadId, calls: CallStack) {
+        self.older_calls.insert(thread, calls);
+    }
+
+    /// Returns the call stacks that the events since the last time name first.
+    pub fn take_new_call_stacks(&mut self) -> Vec<CallStackNode> {
+        self.calls.as_mut().map(CallStacks::take_new).unwrap_or_default()
     }
 
     /// Returns whether nothing has been recorded.
@@ -88,7 +125,9 @@ impl Filter {
 
     pub fn block(&mut self, block: BlockId, address: AppPc, code: &[u8]) {
         let instructions = if self.remaining.is_some() { instructions(address, code).count() as u32 } else { 0 };
-        self.blocks.insert(block, Block { address, code: code.into(), is_delivered: false, instructions });
+        let end = address + code.len() as u64;
+        let stack = if self.calls.is_some() { follow_stack(address, code, end) } else { BlockStack::default() };
+        self.blocks.insert(block, Block { address, code: code.into(), is_delivered: false, instructions, stack });
     }
 
     /// Adds a fragment. If it is to be recorded, returns the blocks that have to be delivered
@@ -110,10 +149,18 @@ impl Filter {
                 *path = Path { head, fragment: fragment.fragment, instructions, uninstrumented };
             }
         }
+        if let Some(calls) = &mut self.calls {
+            let stack = |block| self.blocks.get(&block).map(|block| (block.address, block.stack));
+            let blocks: Vec<(AppPc, BlockStack)> = numbers.clone().map_while(stack).collect();
+            calls.add(fragment.fragment, &blocks, fragment.exits.iter().map(|exit| exit.block_count()));
+        }
         if uninstrumented {
             return None;
         }
-        if self.remaining.is_some() {
+        if let Some(accesses) = &mut self.accesses {
+            accesses.fragment(fragment);
+        }
+        if self.counts() {
             self.fragments.insert(fragment.fragment, numbers.clone().collect());
         }
         let mut undelivered: Vec<BlockId> =
@@ -128,8 +175,16 @@ impl Filter {
         Some(undelivered.into_iter().filter_map(|block| Some((block, self.blocks.get(&block)?))).collect())
     }
 
-    /// Returns whether the fragment of these access descriptors is recorded.
-    pub fn records(&self, descriptors: &AccessDescriptors) -> bool {
+    /// Returns whether instructions or accesses are counted.
+    fn counts(&self) -> bool {
+        self.remaining.is_some() || self.accesses.is_some()
+    }
+
+    /// Adds access descriptors. Returns whether their fragment is recorded.
+    pub fn access_descriptors(&mut self, descriptors: &AccessDescriptors) -> bool {
+        if let Some(accesses) = &mut self.accesses {
+            accesses.access_descriptors(descriptors);
+        }
         let first = descriptors.fragment.first_path().get() as usize;
         !self.is_full() && self.paths.get(first).is_some_and(|path| !path.uninstrumented)
     }
@@ -164,8 +219,11 @@ impl Filter {
             };
             rest = after;
             match word::path(first) {
-                Some(path) => self.path(&mut state, path, data_words(path)),
-                None => self.event(&mut state, item),
+                Some(path) => self.path(&mut state, path, data_words(path), data),
+                None => {
+                    self.follow_calls(thread, &mut state, item);
+                    self.event(&mut state, item, data);
+                }
             }
         }
         self.threads.insert(thread, state);
@@ -186,14 +244,20 @@ impl Filter {
             .collect()
     }
 
-    fn path(&mut self, state: &mut Thread, number: PathId, data_words: usize) {
+    fn path(&mut self, state: &mut Thread, number: PathId, data_words: usize, data: &[u8]) {
         let path = self.paths.get(number.get() as usize).copied().unwrap_or_default();
+        if let Some(calls) = &self.calls {
+            calls.path(&mut state.calls, number, path.head);
+        }
         if path.uninstrumented {
             return self.open_gap(state, path.head);
         }
         self.close_gap(state);
         self.is_empty = false;
-        self.data_words += data_words;
+        let own = self.take_data(data_words, data);
+        if let Some(accesses) = &mut self.accesses {
+            accesses.path(number, own);
+        }
         match self.remaining {
             Some(left) if left < u64::from(path.instructions) => self.cut(path.fragment, left, data_words),
             Some(left) => {
@@ -204,17 +268,24 @@ impl Filter {
         }
     }
 
-    fn event(&mut self, state: &mut Thread, item: &[u32]) {
+    /// Returns the next words of data.
+    fn take_data<'d>(&mut self, words: usize, data: &'d [u8]) -> &'d [u8] {
+        let at = 4 * self.data_words;
+        self.data_words += words;
+        data.get(at..4 * self.data_words).unwrap_or(&[])
+    }
+
+    fn event(&mut self, state: &mut Thread, item: &[u32], data: &[u8]) {
         if let Some(tsc) = time(item) {
             self.tsc = self.tsc.max(tsc);
             if state.in_gap {
                 state.time = Some(tsc);
             }
         }
-        self.data_words += word::data_words(item[0]);
+        let data = self.take_data(word::data_words(item[0]), data);
         match word::kind(item[0]) {
             word::START => {
-                *state = Thread::default();
+                *state = Thread { calls: std::mem::take(&mut state.calls), ..Thread::default() };
                 self.out.extend_from_slice(item);
             }
             word::END | word::DETACH => {
@@ -223,24 +294,68 @@ impl Filter {
             }
             word::CHILD | word::FS_BASE => self.out.extend_from_slice(item),
             word::GAP => self.open_gap(state, AppPc::new(wide(item, 1))),
-            word::SIGNAL => self.signal(state, item),
+            word::SIGNAL => self.signal(state, item, data),
             // Belongs to the next path, which is recorded: uninstrumented paths have none.
             word::STRING | word::ACCESS => {
                 self.close_gap(state);
+                if let Some(accesses) = &mut self.accesses {
+                    accesses.event(item);
+                }
                 self.out.extend_from_slice(item);
             }
+            // Happens in code that is not recorded, too.
+            word::ENTER | word::MAPPING => self.named(state, item),
+            word::RETURN => self.out.extend_from_slice(item),
+            word::STACK_POINTER => {}
             _ if state.in_gap => {}
             _ => self.out.extend_from_slice(item),
         }
     }
 
-    fn signal(&mut self, state: &mut Thread, item: &[u32]) {
+    /// Emits an event with the number of the thread's call stack.
+    fn named(&mut self, state: &mut Thread, item: &[u32]) {
+        let is_enter = word::kind(item[0]) == word::ENTER;
+        let place = if is_enter { word::ENTER_STACK } else { word::MAPPING_STACK };
+        let number = self.calls.as_mut().map_or(0, |calls| calls.number(&mut state.calls).0);
+        self.out.extend_from_slice(&item[..place]);
+        self.out.push(number);
+        self.out.extend_from_slice(&item[place + 1..]);
+    }
+
+    /// Follows the call stack of a thread through an event.
+    fn follow_calls(&mut self, thread: ThreadId, state: &mut Thread, item: &[u32]) {
+        let (Some(tracker), calls) = (&self.calls, &mut state.calls) else { return };
+        match word::kind(item[0]) {
+            word::START => *calls = self.older_calls.remove(&thread).unwrap_or_default(),
+            word::STACK_POINTER => calls.set_stack_pointer(wide(item, 1)),
+            word::ENTER => calls.enter_routine(wide(item, 3), AppPc::new(wide(item, 11))),
+            word::RESUME => calls.lose(),
+            word::SIGNAL => {
+                let (pc, handler) = (AppPc::new(wide(item, 3)), wide(item, 5));
+                if item[1] != 0 {
+                    let fragment = FragmentId::new(PathId::new(item[1]));
+                    tracker.interrupted(calls, fragment, item[2] as usize);
+                } else {
+                    calls.arrive(pc);
+                }
+                match item[0] & 0xff {
+                    0 => calls.lose(),
+                    _ if handler != 0 => calls.enter_handler(pc),
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn signal(&mut self, state: &mut Thread, item: &[u32], data: &[u8]) {
         let fragment = self.paths.get(item[1] as usize).copied().filter(|_| item[1] != 0);
         match fragment {
             Some(Path { uninstrumented: true, head, .. }) => self.open_gap(state, head),
             Some(Path { uninstrumented: false, fragment, .. }) => {
                 self.close_gap(state);
                 let (blocks, pc) = (item[2] as usize, AppPc::new(wide(item, 3)));
+                self.count_interrupted(fragment, blocks, pc, data);
                 let executed =
                     if self.remaining.is_some() { self.instructions_before(fragment, blocks, pc) } else { 0 };
                 match self.remaining {
@@ -268,6 +383,14 @@ impl Filter {
             && let Some(tsc) = state.time.take()
         {
             self.out.extend(timed(word::TIME, tsc));
+        }
+    }
+
+    fn count_interrupted(&mut self, fragment: FragmentId, blocks: usize, pc: AppPc, data: &[u8]) {
+        let Some(accesses) = &mut self.accesses else { return };
+        let number = self.fragments.get(&fragment).and_then(|numbers| numbers.get(blocks));
+        if let Some(block) = number.and_then(|number| self.blocks.get(number)) {
+            accesses.interrupted(fragment, blocks, block.address, pc, data);
         }
     }
 
@@ -330,6 +453,7 @@ fn time(item: &[u32]) -> Option<Tsc> {
         word::START | word::TIME | word::SYSCALL | word::SIGNAL | word::RESUME | word::END | word::DETACH => {
             Some(Tsc::new(wide(item, item.len() - 2)))
         }
+        word::ENTER | word::RETURN | word::MAPPING => Some(Tsc::new(wide(item, item.len() - 2))),
         _ => None,
     }
 }

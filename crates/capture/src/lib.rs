@@ -30,6 +30,7 @@ use crate::shared::Shared;
 use crate::signals::Signals;
 
 mod attach;
+mod call_stack;
 mod command;
 mod detach;
 mod drain;
@@ -44,6 +45,7 @@ mod launch;
 mod maps;
 #[cfg(test)]
 mod memory_sink;
+mod older_calls;
 mod ptrace;
 mod remote;
 mod segment_time;

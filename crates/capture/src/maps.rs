@@ -79,6 +79,15 @@ fn word(bytes: &[u8; 16], at: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
+/// Returns the vdso, which is the same in all processes.
+pub fn own_vdso() -> Option<&'static [u8]> {
+    let pid = i32::try_from(std::process::id()).ok()?;
+    let mappings = of_process(pid).ok()?;
+    let range = mappings.into_iter().find(|mapping| mapping.path == "[vdso]")?.range;
+    // SAFETY: the kernel has mapped it for as long as the process lives, and nothing writes to it.
+    Some(unsafe { std::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize) })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,9 +4,10 @@
 //! writes may be a path that it has executed before: under a lock, say, that it released long ago.
 //! So the timestamp belongs behind the first path or signal that says what was executed.
 
-use wire::word::{self, ACCESS, EVENT, EVENT_WORDS_MAX, SIGNAL, STRING, TIME};
+use wire::word::{self, ACCESS, EVENT, SIGNAL, STRING, TIME};
 
 const TIME_WORDS: usize = 3;
+const SIGNAL_WORDS: usize = 9;
 
 /// Moves the timestamp at the start of a segment's words, if there is one.
 pub fn move_opening_time(words: &mut [u32]) {
@@ -24,12 +25,12 @@ pub fn move_opening_time(words: &mut [u32]) {
     if first & EVENT == 0 && first != 0 {
         words[..=at].rotate_left(TIME_WORDS);
     } else if word::kind(first) == SIGNAL
-        && let Some(&[_, fragment, .., low, high]) = words[at..].first_chunk::<EVENT_WORDS_MAX>()
+        && let Some(&[_, fragment, .., low, high]) = words[at..].first_chunk::<SIGNAL_WORDS>()
         && fragment != 0
     {
         // The signal's timestamp is later than the segment's.
         words[1..TIME_WORDS].copy_from_slice(&[low, high]);
-        words[..at + EVENT_WORDS_MAX].rotate_left(TIME_WORDS);
+        words[..at + SIGNAL_WORDS].rotate_left(TIME_WORDS);
     }
 }
 

@@ -11,7 +11,10 @@ use std::sync::atomic::Ordering;
 use symbols::{Function, Functions, Pattern};
 use trace::Module;
 
+use crate::older_calls::recorder_path;
 use crate::shared::Shared;
+
+mod probes;
 
 /// What to record; the default is everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,11 +23,18 @@ pub struct Selection {
     pub skip: u64,
     /// The most instructions, of all threads together, to record.
     pub length: Option<u64>,
+    /// The number of memory accesses, of all threads together, after which recording ends: with the
+    /// path that makes the last of them.
+    pub accesses: Option<u64>,
     /// Whether to leave out code of shared libraries.
     pub no_shared_libs: bool,
     /// Record these routines only, with what they call (`callees`) or without.
     pub routines: Vec<String>,
     pub callees: bool,
+    /// Whether to record the stack pointer at the entries of the routines.
+    pub scopes: bool,
+    /// Whether to record calls of allocation routines, and what is mapped, in all code.
+    pub allocations: bool,
 }
 
 impl Selection {
@@ -35,7 +45,7 @@ impl Selection {
 
     /// Returns whether the recorder has to leave out anything that the engine delivers.
     pub fn needs_filter(&self) -> bool {
-        self.is_partial() || self.skip > 0 || self.length.is_some()
+        self.is_partial() || self.skip > 0 || self.length.is_some() || self.accesses.is_some() || self.allocations
     }
 
     /// Returns the selection as options of the command line.
@@ -47,6 +57,9 @@ impl Selection {
         if let Some(length) = self.length {
             options.extend(["--length".to_owned(), length.to_string()]);
         }
+        if let Some(accesses) = self.accesses {
+            options.extend(["--accesses".to_owned(), accesses.to_string()]);
+        }
         if self.no_shared_libs {
             options.push("--no-shared-libs".to_owned());
         }
@@ -56,6 +69,8 @@ impl Selection {
         if self.callees && !self.routines.is_empty() {
             options.push("--callees".to_owned());
         }
+        let flags = [(self.scopes, "--scopes"), (self.allocations, "--allocations")];
+        options.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, option)| option.to_owned()));
         options
     }
 
@@ -70,17 +85,28 @@ impl Selection {
         if self.no_shared_libs && flags & wire::SELECT_INSIDE == 0 {
             flags |= wire::SELECT_OUTSIDE;
         }
+        for (is_set, flag) in [(self.scopes, wire::SELECT_SCOPES), (self.allocations, wire::SELECT_ALLOCATIONS)] {
+            flags |= if is_set { flag } else { 0 };
+        }
         control.selection.store(flags, Ordering::SeqCst);
         control.skip.store(self.skip, Ordering::SeqCst);
     }
 }
 
 /// A mapped module.
+#[derive(Default)]
 struct SelectedModule {
     range: Range<u64>,
     /// Its ranges in the engine's table.
     ranges: Vec<Range<u64>>,
     entries: Vec<u64>,
+    probes: Vec<(u64, u8)>,
+}
+
+impl SelectedModule {
+    fn is_empty(&self) -> bool {
+        self.ranges.is_empty() && self.entries.is_empty() && self.probes.is_empty()
+    }
 }
 
 /// Finds the addresses of selected code.
@@ -89,6 +115,8 @@ pub struct Selector {
     executable: PathBuf,
     patterns: Vec<Pattern>,
     callees: bool,
+    scopes: bool,
+    allocations: bool,
     no_shared_libs: bool,
     modules: Vec<SelectedModule>,
     /// Patterns that have matched a function.
@@ -101,13 +129,15 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Returns `None` if all code is recorded.
+    /// Returns `None` if all code is recorded, and nothing is to be found in it.
     pub fn new(selection: &Selection, process: i32) -> Option<Self> {
-        selection.is_partial().then(|| Self {
+        (selection.is_partial() || selection.allocations).then(|| Self {
             process,
             executable: PathBuf::new(),
             patterns: selection.routines.iter().map(|routine| Pattern::new(routine)).collect(),
             callees: selection.callees,
+            scopes: selection.scopes,
+            allocations: selection.allocations,
             no_shared_libs: selection.no_shared_libs,
             modules: Vec::new(),
             matched: vec![false; selection.routines.len()],
@@ -128,21 +158,19 @@ impl Selector {
     pub fn mapped(&mut self, module: &Module, shared: &Shared) {
         let range = module.address..module.address.saturating_add(module.length);
         let is_main = Path::new(&module.path) == self.executable;
-        let mut selected_module = SelectedModule { range: range.clone(), ranges: Vec::new(), entries: Vec::new() };
+        let mut selected_module = SelectedModule { range: range.clone(), ..SelectedModule::default() };
         let is_library = !is_main && !module.path.starts_with("/memfd:");
         if self.no_shared_libs && is_library && (self.callees || self.patterns.is_empty()) {
             selected_module.ranges.push(range.clone());
         }
         if !self.patterns.is_empty() && (is_main || !self.no_shared_libs) {
-            let selected = self.functions_in(module, &range, is_main);
-            if self.callees {
-                selected_module.entries = selected.iter().map(|function| function.start).collect();
-            } else {
-                selected_module.ranges = selected;
-            }
+            self.select_functions(module, is_main, &mut selected_module);
+        }
+        if self.allocations {
+            selected_module.probes = self.probes_in(module, &range);
         }
         self.forget(&range);
-        let changes_something = !selected_module.ranges.is_empty() || !selected_module.entries.is_empty();
+        let changes_something = !selected_module.is_empty();
         self.modules.push(selected_module);
         if changes_something {
             self.publish(shared);
@@ -161,22 +189,35 @@ impl Selector {
         let is_gone = |selected_module: &SelectedModule| {
             range.start <= selected_module.range.start && selected_module.range.end <= range.end
         };
-        let changes = self.modules.iter().any(|selected_module| {
-            is_gone(selected_module) && !(selected_module.ranges.is_empty() && selected_module.entries.is_empty())
-        });
+        let changes =
+            self.modules.iter().any(|selected_module| is_gone(selected_module) && !selected_module.is_empty());
         self.modules.retain(|selected_module| !is_gone(selected_module));
         changes
     }
 
+    /// Adds the selected functions of a module: the entries, the ranges, or both.
+    fn select_functions(&mut self, module: &Module, is_main: bool, selected_module: &mut SelectedModule) {
+        if self.callees || self.scopes {
+            let each = self.functions_in(module, is_main, &selected_module.range, false);
+            selected_module.entries = each.iter().map(|function| function.start).collect();
+        }
+        if !self.callees {
+            selected_module.ranges = self.functions_in(module, is_main, &selected_module.range, true);
+        }
+    }
+
     /// Returns the ranges of a module's selected functions in `range`.
-    fn functions_in(&mut self, module: &Module, range: &Range<u64>, is_main: bool) -> Vec<Range<u64>> {
+    fn functions_in(&mut self, module: &Module, is_main: bool, range: &Range<u64>, joined: bool) -> Vec<Range<u64>> {
         let Some(functions) = self.functions_of(&module.path) else { return Vec::new() };
         let Some(bias) = functions.bias(module.address, module.file_offset) else { return Vec::new() };
         let applies: Vec<bool> =
             self.patterns.iter().map(|pattern| pattern.applies_to(&module.path, is_main)).collect();
         self.note_ambiguities(&functions, &module.path, &applies);
-        let joined = !self.callees;
-        functions.selected_ranges(bias, range, joined, |function| self.is_selected(&functions, &applies, function))
+        let is_selected = |function: &Function| {
+            // A part that was split off is not an entry of the function.
+            self.is_selected(&functions, &applies, function) && (joined || function.part_of.is_none())
+        };
+        functions.selected_ranges(bias, range, joined, is_selected)
     }
 
     /// Keeps a sentence about each name that several functions of a module have.
@@ -190,14 +231,22 @@ impl Selector {
         }
     }
 
+    /// Returns the entries of a module's allocation routines in `range`.
+    fn probes_in(&mut self, module: &Module, range: &Range<u64>) -> Vec<(u64, u8)> {
+        let Some(functions) = self.functions_of(&module.path) else { return Vec::new() };
+        let Some(bias) = functions.bias(module.address, module.file_offset) else { return Vec::new() };
+        let probe =
+            |function: &Function| Some((function.start.wrapping_add(bias), probes::routine_of(&function.symbol)?));
+        functions.list.iter().filter_map(probe).filter(|(address, _)| range.contains(address)).collect()
+    }
+
     fn is_selected(&mut self, functions: &Functions, applies: &[bool], function: &Function) -> bool {
         let mut is_selected = false;
         let patterns = self.patterns.iter().zip(&mut self.matched).zip(applies);
         for ((pattern, matched), _) in patterns.filter(|(_, applies)| **applies) {
-            // A part that was split off is not an entry of the function.
             if functions.selects(pattern, function) {
                 *matched = true;
-                is_selected |= !(self.callees && function.part_of.is_some());
+                is_selected = true;
             }
         }
         is_selected
@@ -205,20 +254,13 @@ impl Selector {
 
     fn functions_of(&mut self, path: &str) -> Option<Functions> {
         if path == "[vdso]" {
-            return own_vdso().and_then(Functions::parse);
+            return crate::maps::own_vdso().and_then(Functions::parse);
         }
-        let functions = Functions::of_file(&self.recorder_path(path)).ok()?;
+        let functions = Functions::of_file(&recorder_path(self.process, path)).ok()?;
         if !self.seen.iter().any(|seen| seen == path) {
             self.seen.push(path.to_owned());
         }
         Some(functions)
-    }
-
-    /// Returns the path under which the recorder reaches what the target reaches as `path`.
-    fn recorder_path(&self, path: &str) -> PathBuf {
-        let inside = PathBuf::from(format!("/proc/{}/root{path}", self.process));
-        // When the process has exited, its view of the file system is gone.
-        if inside.exists() { inside } else { PathBuf::from(path) }
     }
 
     fn publish(&mut self, shared: &Shared) {
@@ -228,8 +270,13 @@ impl Selector {
             self.modules.iter().flat_map(|selected_module| selected_module.entries.iter().copied()).collect();
         entries.sort_unstable();
         entries.dedup();
+        let mut probes: Vec<(u64, u8)> =
+            self.modules.iter().flat_map(|selected_module| selected_module.probes.iter().copied()).collect();
+        // One routine may have several names, of which the first counts.
+        probes.sort_unstable();
+        probes.dedup_by_key(|&mut (address, _)| address);
         self.is_too_much |= ranges.len() > wire::RANGES_MAX || entries.len() > wire::ENTRIES_MAX;
-        shared.publish_selection(&ranges, &entries);
+        shared.publish_selection(&ranges, &entries, &probes);
     }
 
     /// Returns warnings about routines that were not found.
@@ -244,7 +291,7 @@ impl Selector {
     }
 
     fn no_such_routine(&self, pattern: &Pattern) -> String {
-        let files = self.seen.iter().filter_map(|path| Functions::of_file(&self.recorder_path(path)).ok());
+        let files = self.seen.iter().filter_map(|path| Functions::of_file(&recorder_path(self.process, path)).ok());
         let near = symbols::did_you_mean(pattern, files);
         let near = if near.is_empty() { near } else { format!("; {near}") };
         let place = if self.no_shared_libs { "the executable has no" } else { "nothing that was mapped has a" };
@@ -265,15 +312,6 @@ fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     merged
 }
 
-/// Returns the vdso, which is the same in all processes.
-fn own_vdso() -> Option<&'static [u8]> {
-    let pid = i32::try_from(std::process::id()).ok()?;
-    let mappings = crate::maps::of_process(pid).ok()?;
-    let range = mappings.into_iter().find(|mapping| mapping.path == "[vdso]")?.range;
-    // SAFETY: the kernel has mapped it for as long as the process lives, and nothing writes to it.
-    Some(unsafe { std::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,9 +324,12 @@ mod tests {
             no_shared_libs: true,
             routines: vec!["a*".into(), "b".into()],
             callees: true,
+            accesses: Some(9),
+            scopes: true,
+            allocations: true,
         };
-        let words =
-            ["--skip", "5", "--length", "7", "--no-shared-libs", "--routine", "a*", "--routine", "b", "--callees"];
+        let words = "--skip 5 --length 7 --accesses 9 --no-shared-libs --routine a* --routine b --callees --scopes --allocations";
+        let words: Vec<&str> = words.split(' ').collect();
         assert_eq!(selection.as_options(), words);
         assert!(Selection::default().as_options().is_empty() && !Selection::default().needs_filter());
     }
@@ -361,7 +402,7 @@ mod tests {
 
     #[test]
     fn the_kernels_module_has_functions() {
-        let functions = Functions::parse(own_vdso().unwrap()).unwrap();
+        let functions = Functions::parse(crate::maps::own_vdso().unwrap()).unwrap();
         assert!(functions.list.iter().any(|function| function.symbol.contains("gettime")));
     }
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use entity::{ThreadId, Tsc};
+use libc::user_regs_struct;
 use rustix::event::{PollFd, PollFlags};
 use wire::{
     Control, DETACH_NONE, DETACH_TOGETHER, EXEC_FAILED, EXEC_IDLE, EXEC_READY, EXEC_REFUSED, EXEC_WANTED, SLOT_FREE,
@@ -27,6 +28,7 @@ use crate::host;
 use crate::image::Image;
 use crate::inject::{self, InjectError, InjectedRanges, ThreadPlacement};
 use crate::maps::{self, Mapping};
+use crate::older_calls::StackFinder;
 use crate::ptrace::{self, Exit, Stop, Tracee};
 use crate::select::Selection;
 use crate::shared::{self, LivenessLock, Shared};
@@ -358,12 +360,15 @@ impl<S: Sink> Session<'_, S> {
     /// Attaches to a running process.
     fn attach_process(&mut self, spawned: Option<&SpawnedProcess>) -> Result<(), AttachError> {
         let control = self.shared.control();
-        let prepare = |threads: &[i32]| {
-            for ((slot, thread), &tid) in control.slots.iter().zip(0_u32..).zip(threads) {
+        let mut finder = self.stack_finder();
+        let mut older_calls = Vec::new();
+        let prepare = |threads: &[(Tracee, user_regs_struct)]| {
+            for ((slot, thread), (tracee, registers)) in control.slots.iter().zip(0_u32..).zip(threads) {
                 slot.thread.store(thread, Ordering::Relaxed);
-                slot.os_tid.store(task::own_number(tid), Ordering::Relaxed);
+                slot.os_tid.store(task::own_number(tracee.tid), Ordering::Relaxed);
                 slot.parent.store(u32::MAX, Ordering::Relaxed);
                 slot.state.store(SLOT_LIVE, Ordering::SeqCst);
+                older_calls.extend(finder.as_mut().map(|finder| (thread, finder.frames_of(*tracee, registers))));
             }
             control.next_thread.store(threads.len() as u32, Ordering::SeqCst);
         };
@@ -372,9 +377,22 @@ impl<S: Sink> Session<'_, S> {
             Some(spawned) => attach::attach_to_child(spawned, self.image, self.shared, prepare)?,
             None => attach::attach(self.process, self.image, self.shared, prepare)?,
         };
+        for (thread, frames) in older_calls {
+            self.drain.set_older_calls(ThreadId::new(thread), &frames);
+        }
         self.injected = Some(injected);
         self.start = Instant::now();
         Ok(())
+    }
+
+    /// Prepares to find the call stacks of the process, before its threads are stopped; `None` if
+    /// they are not recorded.
+    fn stack_finder(&self) -> Option<StackFinder> {
+        if !self.drain.follows_calls() {
+            return None;
+        }
+        let mappings = maps::of_process(task::any(self.process)).unwrap_or_default();
+        Some(StackFinder::new(self.process, &mappings))
     }
 
     /// Hands over the child processes that wait.

@@ -251,13 +251,14 @@ impl Shared {
     }
 
     /// Publishes the selected addresses to the engine: ranges and entries, both in ascending order.
-    pub fn publish_selection(&self, ranges: &[Range<u64>], entries: &[u64]) {
+    pub fn publish_selection(&self, ranges: &[Range<u64>], entries: &[u64], probes: &[(u64, u8)]) {
         let control = self.control();
         let ranges = &ranges[..ranges.len().min(wire::RANGES_MAX)];
         let entries = &entries[..entries.len().min(wire::ENTRIES_MAX)];
+        let probes = &probes[..probes.len().min(wire::PROBES_MAX)];
         let generation = control.selection_generation.load(Ordering::Relaxed);
         control.selection_generation.store(generation.wrapping_add(1), Ordering::SeqCst);
-        // SAFETY: both tables have room for as many, inside of the mapping; the engine throws away
+        // SAFETY: the tables have room for as many, inside of the mapping; the engine throws away
         // what it reads while the generation is odd or changes.
         unsafe {
             let table = self.memory.as_mut_ptr().add(wire::RANGES_OFFSET).cast::<[u64; 2]>();
@@ -268,9 +269,14 @@ impl Shared {
             for (index, entry) in entries.iter().enumerate() {
                 table.add(index).write_volatile(*entry);
             }
+            let table = self.memory.as_mut_ptr().add(wire::PROBES_OFFSET).cast::<[u64; 2]>();
+            for (index, &(address, routine)) in probes.iter().enumerate() {
+                table.add(index).write_volatile([address, u64::from(routine)]);
+            }
         }
         control.range_count.store(ranges.len() as u32, Ordering::Relaxed);
         control.entry_count.store(entries.len() as u32, Ordering::Relaxed);
+        control.probe_count.store(probes.len() as u32, Ordering::Relaxed);
         control.selection_generation.store(generation.wrapping_add(2), Ordering::SeqCst);
     }
 
@@ -488,7 +494,7 @@ mod tests {
         std::thread::scope(|scope| {
             let recorder = scope.spawn(|| {
                 let life = LivenessLock::acquire(&shared).unwrap();
-                shared.publish_selection(&[5..7, 8..9], &[3]);
+                shared.publish_selection(&[5..7, 8..9], &[3], &[]);
                 let mut inodes = Vec::new();
                 for _ in 0..2 {
                     let file = rustix::fs::memfd_create("trackway", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -517,7 +523,7 @@ mod tests {
     #[test]
     fn a_segment_is_as_good_as_a_file() {
         let shared = Shared::create().unwrap();
-        shared.publish_selection(&[5..7, 8..9], &[3]);
+        shared.publish_selection(&[5..7, 8..9], &[3], &[]);
         let segment = shared.adopt_segment().unwrap();
         let theirs = segment.attach(std::ptr::null_mut(), 0).unwrap();
         drop(segment);

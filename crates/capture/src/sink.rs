@@ -4,7 +4,7 @@ use std::error::Error;
 
 use entity::{AppPc, BlockId, ThreadId, Tsc};
 
-pub use trace::{AccessDescriptors, Fragment, Module, ThreadInfo};
+pub use trace::{AccessDescriptors, CallStackNode, Fragment, Module, ThreadInfo};
 
 /// Takes the events that the recorder drains out of the rings. Each thread's words come in order.
 /// The definitions of blocks, fragments and threads come before the words that refer to them.
@@ -18,6 +18,12 @@ pub trait Sink {
     fn module(&mut self, image: u32, module: &Module) -> Result<(), Self::Error>;
     fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: Tsc) -> Result<(), Self::Error>;
     fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Self::Error>;
+    /// Adds a node to the tree of call stacks, before the first event that names it. Comes only if
+    /// allocations are recorded.
+    fn call_stack(&mut self, node: &CallStackNode) -> Result<(), Self::Error> {
+        let _ = node;
+        Ok(())
+    }
     /// Paths and events (see `wire::word`) of one thread, as they stood in a segment of its ring.
     /// `data` is the recorded data behind them, without gaps, as access descriptors and events say.
     /// Words and data come from the target and are not checked.
@@ -63,6 +69,10 @@ impl<S: Sink> Sink for &mut S {
 
     fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Self::Error> {
         S::thread(self, thread)
+    }
+
+    fn call_stack(&mut self, node: &CallStackNode) -> Result<(), Self::Error> {
+        S::call_stack(self, node)
     }
 
     fn path(&mut self, image: u32, thread: ThreadId, words: &[u32], data: &[u8]) -> Result<(), Self::Error> {

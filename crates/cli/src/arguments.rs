@@ -86,6 +86,8 @@ Examples:
   trackway record --max-size 100 -- ./a.out                  the first 100 MB of trace
   trackway record --skip 1G --length 10M -- ./a.out          ten million instructions in the middle
   trackway record --routine 'parse_*' --callees -- ./a.out   some functions and all that they call
+  trackway record --routine 'parse_*' --allocations -- ./a.out   these, and allocations everywhere
+  trackway record --routine solve --data addresses --accesses 1M -p 1234   a million accesses of one
 
 Exit status: that of the program, even if the recorder detached before its end; 127 if it was not
 found, 126 if it cannot be executed or traced. With -p: 0 when the recorder has detached or the
@@ -134,6 +136,14 @@ pub struct Record {
     /// itself.
     #[arg(long, value_name = "N", value_parser = parse_positive_count)]
     pub length: Option<u64>,
+    /// Stop recording after N memory accesses (of all threads together), at the end of the path
+    /// that makes the Nth; the program runs on by itself. Needs --data addresses or values.
+    ///
+    /// A path is what a thread executes between two words of the trace: up to a few hundred
+    /// instructions without a system call. A repeated string instruction makes an access per
+    /// iteration. Only what is recorded counts: with --routine, the accesses of the routines.
+    #[arg(long, value_name = "N", value_parser = parse_positive_count)]
+    pub accesses: Option<u64>,
     /// Leave out code of shared libraries, the dynamic linker and the kernel's vdso.
     #[arg(long)]
     pub no_shared_libs: bool,
@@ -144,6 +154,20 @@ pub struct Record {
     /// Record the routines' callees as well.
     #[arg(long, requires = "routines")]
     pub callees: bool,
+    /// Record the stack pointer at the entry of each routine, to name its locals later. Needs
+    /// --routine, and --data addresses or values.
+    #[arg(long)]
+    pub scopes: bool,
+    /// Record every call of an allocation routine, and every mapping, with its call stack.
+    ///
+    /// The routines are malloc, calloc, realloc, reallocarray, free, aligned_alloc, posix_memalign,
+    /// memalign, valloc, and operator new and delete, of whatever library the program uses for
+    /// them; the system calls are mmap, munmap, mremap and brk. They are recorded wherever they
+    /// happen, also outside of the routines that --routine selects. Of calls inside of each other
+    /// (operator new calls malloc), only the outermost is recorded. `dump --kind allocations` lists
+    /// them, `stat` sums them up.
+    #[arg(long)]
+    pub allocations: bool,
     /// Print nothing but errors, even on a terminal.
     #[arg(short, long)]
     pub quiet: bool,
@@ -285,6 +309,15 @@ Format of --kind scopes:
           SCOPE is enter or exit, of the function, or enter loop or exit loop. ADDRESS is where the
           function or the loop begins. A loop makes as many trips as it executes its first block. An
           activation inside of others of the same function ends with their number: recursion 2.
+Format of --kind allocations:
+  ascii   THREAD, ROUTINE, SIZE, RESULT, [REMARKS,] CALL STACK
+          0, malloc, 24, 0x55d0c8a012a0, push+0x12 < main+0x40 < __libc_start_call_main+0x7a
+          0, realloc, 48, 0x55d0c8a012c0, was 0x55d0c8a012a0, push+0x2b < main+0x40
+          0, free, -, 0x55d0c8a00f00, allocated before the recording, main+0x5c
+          0, mmap, 135168, 0x7f1c3a200000, nested, sysmalloc+0x2f1 < malloc+0x1c2 < main+0x10
+          A line stands where the routine returns. RESULT is the block or the mapping; of free,
+          operator delete and munmap, what is given back. nested: an allocation routine has made
+          the system call. The call stack has return addresses, the innermost first.
 Formats of --kind instructions:
   ascii   THREAD, ADDRESS[, DISASSEMBLY]
           0, 0x00007f5a40996bbe, test rax, rax
@@ -333,6 +366,8 @@ pub enum Kind {
     Memory,
     /// When threads enter and leave functions and loops.
     Scopes,
+    /// Every call of an allocation routine, and every mapping, with its call stack.
+    Allocations,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]

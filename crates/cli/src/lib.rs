@@ -8,6 +8,7 @@
 //! completions` writes shell completions from it, so that help, man pages and completions have one
 //! source.
 
+mod allocations;
 mod arguments;
 mod compressor;
 mod descriptor;
@@ -20,6 +21,7 @@ mod output;
 mod progress;
 mod scopes;
 mod select;
+mod symbolizer;
 mod verb;
 
 use std::process::ExitCode;

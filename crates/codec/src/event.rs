@@ -78,6 +78,10 @@ fn fields(first: u32) -> &'static [Field] {
         word::STRING => &[Address, Data, Data, Small, Small],
         word::ACCESS => &[Address, Data, Small],
         word::GAP => &[Address],
+        word::ENTER => &[Address, Data, Data, Data, Data, Address, Small, Time],
+        word::RETURN => &[Data, Time],
+        word::MAPPING => &[Small, Data, Data, Data, Data, Small, Time],
+        word::STACK_POINTER => &[Data],
         _ => &[],
     }
 }
@@ -145,6 +149,10 @@ mod tests {
             word::GAP,
             word::STRING,
             word::ACCESS,
+            word::ENTER,
+            word::RETURN,
+            word::MAPPING,
+            word::STACK_POINTER,
         ];
         let event = |&kind: &u8| {
             let first = word::event(kind, 7 << 8);

@@ -17,7 +17,7 @@ use crate::failure::{self, Failure};
 use crate::fragment::{FragmentRef, NoFragment};
 use crate::tcb::{SIGNALS, Signals, Tcb};
 use crate::translate::{ENTRY_CHANGED, ExitKind};
-use crate::{detach, emulate, maps, memory, reclaim, rseq, select, signal, skip, syscall};
+use crate::{detach, emulate, maps, memory, probe, reclaim, rseq, select, signal, skip, syscall};
 
 const REGISTERS: usize = offset_of!(Tcb, registers);
 const XMM: usize = offset_of!(Tcb, xmm);
@@ -411,8 +411,12 @@ extern "C" fn on_exit(tcb: &mut Tcb, exit: u64) {
                 rseq::update_section(tcb);
                 engine = ENGINE.lock();
             }
+            if !exit.is_linkable {
+                probe::append_stack_pointer(tcb);
+            }
+            let is_probed = probe::visit(tcb, &mut engine);
             match go_to(tcb, &mut engine, false) {
-                Next::Linkable(target) if tcb.pc() == exit.target => engine.link(path, target),
+                Next::Linkable(target) if tcb.pc() == exit.target && !is_probed => engine.link(path, target),
                 // The thread has aborted a critical section, or the way must not be linked.
                 Next::Linkable(_) | Next::Found => {}
                 Next::Unreadable | Next::Failed(_) => {
@@ -445,10 +449,12 @@ extern "C" fn on_indirect(tcb: &mut Tcb, target: AppPc) {
     reclaim::leave_cache(tcb);
     skip::update_mode(tcb);
     rseq::update_section(tcb);
+    probe::append_stack_pointer(tcb);
     let mut engine = ENGINE.lock();
+    let is_probed = probe::visit(tcb, &mut engine);
     match go_to(tcb, &mut engine, true) {
-        Next::Linkable(target) => engine.add_to_table(target),
-        Next::Found => {}
+        Next::Linkable(target) if !is_probed => engine.add_to_table(target),
+        Next::Linkable(_) | Next::Found => {}
         Next::Unreadable | Next::Failed(_) => {
             drop(engine);
             return resume(tcb);
@@ -469,6 +475,7 @@ extern "C" fn resume(tcb: &mut Tcb) {
     skip::update_mode(tcb);
     rseq::update_section(tcb);
     loop {
+        probe::append_stack_pointer(tcb);
         let next = go_to(tcb, &mut ENGINE.lock(), false);
         let failure = match next {
             Next::Unreadable if syscall::vsyscall(tcb) => continue,

@@ -194,12 +194,12 @@ impl Engine {
         }
     }
 
-    /// The instrumented fragments that have a block at `address`.
-    pub fn fragments_through(&self, address: AppPc) -> Vec<FragmentId> {
+    /// The fragments of a mode, or of all modes, that have a block at `address`.
+    pub fn fragments_through(&self, address: AppPc, mode: Option<TranslationMode>) -> Vec<FragmentId> {
         let is_through = |id: &FragmentId| {
             self.reference(*id).is_some_and(|at| {
-                let is_recorded = self.fragment(at).mode == TranslationMode::Instrumented;
-                is_recorded && self.blocks_of(at).iter().any(|block| block.address == address)
+                let is_wanted = mode.is_none_or(|mode| self.fragment(at).mode == mode);
+                is_wanted && self.blocks_of(at).iter().any(|block| block.address == address)
             })
         };
         self.pages.made_from(address).iter().copied().filter(is_through).collect()
@@ -238,7 +238,9 @@ impl Engine {
         }
         let room = self.selection.room(address).min(self.sections.room(address)).min(code.length as u64) as usize;
         let check = self.pages.is_checked_block(address, &code.bytes[..code.length]);
-        let source_of = |length: usize| [SourceBlock { address, code: &code.bytes[..length], next: None, check }];
+        let is_entry = self.selection.records_stack_pointer(address);
+        let source_of =
+            |length: usize| [SourceBlock { address, code: &code.bytes[..length], next: None, check, is_entry }];
         // A first instruction that crosses the boundary belongs to the side that it begins on.
         let (source, emitted) = match self.emit(mode, &source_of(room), with_indirect_entry, false) {
             Err(NoFragment::Unreadable) if room < code.length => {

@@ -7,10 +7,11 @@
 //! [`dispatch`], which finds or translates the next one and links the two ([`link`], [`indirect`]).
 //! [`profile`] finds hot paths in full ring segments and has superblocks made of them. [`syscall`]
 //! handles system calls, [`clone`] new threads and processes, [`signal`] signals, and [`change`]
-//! code that changes. [`select`] and [`skip`] decide what is recorded. All of them write to the
-//! thread's [`ring`]; [`code_ring`] announces code. [`engine::Engine`] is the state that threads
-//! share; [`tcb::Tcb`] is the state of one thread, reached through gs. Addresses of instructions
-//! are [`entity::AppPc`]s in the application and [`cache_pc::CachePc`]s in the code cache.
+//! code that changes. [`select`] and [`skip`] decide what is recorded, [`probe`] sees allocations.
+//! All of them write to the thread's [`ring`]; [`code_ring`] announces code. [`engine::Engine`] is
+//! the state that threads share; [`tcb::Tcb`] is the state of one thread, reached through gs.
+//! Addresses of instructions are [`entity::AppPc`]s in the application and [`cache_pc::CachePc`]s
+//! in the code cache.
 //!
 //! The engine never touches trace files and does not know what a recording is used for.
 #![cfg_attr(not(test), no_std)]
@@ -43,6 +44,7 @@ pub mod memory;
 pub mod owners;
 mod paths;
 pub mod pending;
+pub mod probe;
 pub mod profile;
 pub mod reclaim;
 pub mod ring;

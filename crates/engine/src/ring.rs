@@ -223,6 +223,44 @@ pub fn append_signal(tcb: &mut Tcb, signal: u8, handler: AppPc) {
     append_with_data(tcb, &words, &data);
 }
 
+/// Appends a call of an allocation routine, at whose entry the thread is.
+pub fn append_enter(tcb: &mut Tcb, routine: u8, arguments: [u64; 3], caller: u64) {
+    let tsc = time_of_event(tcb, bytes_of(16, &[]));
+    let [pc, rsp] = [tcb.registers.rip, tcb.registers.general[wire::RSP]].map(halves);
+    let [first, second, third] = arguments.map(halves);
+    let [caller, tsc] = [caller, tsc.get()].map(halves);
+    let pairs = [pc, rsp, first, second, third, caller];
+    let mut words = [word::event(word::ENTER, routine.into()); 16];
+    words[1..word::ENTER_STACK].copy_from_slice(pairs.as_flattened());
+    words[word::ENTER_STACK..].copy_from_slice(&[0, tsc[0], tsc[1]]);
+    append(tcb, &words);
+}
+
+/// Appends the result of an allocation routine.
+pub fn append_return(tcb: &mut Tcb, routine: u8, value: u64) {
+    let tsc = time_of_event(tcb, bytes_of(5, &[]));
+    let [value, tsc] = [value, tsc.get()].map(halves);
+    append(tcb, &[word::event(word::RETURN, routine.into()), value[0], value[1], tsc[0], tsc[1]]);
+}
+
+/// Appends a system call that has changed what is mapped. `low` is `word::MAPPING_NESTED` or 0.
+pub fn append_mapping(tcb: &mut Tcb, low: u32, number: u32, arguments: [u64; 3], result: u64) {
+    let tsc = time_of_event(tcb, bytes_of(13, &[])).get();
+    let [first, second, third] = arguments;
+    let pairs = [first, second, third, result].map(halves);
+    let mut words = [word::event(word::MAPPING, low); 13];
+    words[1] = number;
+    words[2..word::MAPPING_STACK].copy_from_slice(pairs.as_flattened());
+    words[word::MAPPING_STACK..].copy_from_slice(&[0, tsc as u32, (tsc >> 32) as u32]);
+    append(tcb, &words);
+}
+
+/// Appends the stack pointer.
+pub fn append_stack_pointer(tcb: &mut Tcb) {
+    let [low, high] = halves(tcb.registers.general[wire::RSP]);
+    append(tcb, &[word::event(word::STACK_POINTER, 0), low, high]);
+}
+
 /// Appends a path without data.
 pub fn append_path(tcb: &mut Tcb, path: PathId) {
     append(tcb, &[path.get()]);

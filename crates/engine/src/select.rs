@@ -18,12 +18,12 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use entity::AppPc;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
-use wire::{Control, RSP, SELECT_CALLEES, SELECT_INSIDE, SELECT_OUTSIDE, word};
+use wire::{Control, RSP, SELECT_ALLOCATIONS, SELECT_CALLEES, SELECT_INSIDE, SELECT_OUTSIDE, SELECT_SCOPES, word};
 
 use crate::engine::Engine;
 use crate::memory::PlainData;
 use crate::tcb::Tcb;
-use crate::{memory, ring, signal, skip};
+use crate::{memory, probe, ring, signal, skip};
 
 /// Which translation of the program a thread executes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +50,10 @@ pub struct Selection {
     entries: Vec<AppPc>,
     /// Their return addresses in uninstrumented code; ascending.
     returns: Vec<AppPc>,
+    /// Entries of allocation routines, each with its `wire::routine`; ascending.
+    probes: Vec<(AppPc, u8)>,
+    /// The return addresses of their calls; ascending.
+    probed_returns: Vec<AppPc>,
 }
 
 impl Default for Selection {
@@ -60,7 +64,15 @@ impl Default for Selection {
 
 impl Selection {
     pub const fn new() -> Self {
-        Self { flags: 0, generation: 0, ranges: Vec::new(), entries: Vec::new(), returns: Vec::new() }
+        Self {
+            flags: 0,
+            generation: 0,
+            ranges: Vec::new(),
+            entries: Vec::new(),
+            returns: Vec::new(),
+            probes: Vec::new(),
+            probed_returns: Vec::new(),
+        }
     }
 
     pub fn set_up(&mut self, control: &Control) {
@@ -77,11 +89,13 @@ impl Selection {
             let generation = control.selection_generation.load(Ordering::Acquire);
             let ranges = table::<[u64; 2]>(control, wire::RANGES_OFFSET, &control.range_count, wire::RANGES_MAX);
             let entries = table::<u64>(control, wire::ENTRIES_OFFSET, &control.entry_count, wire::ENTRIES_MAX);
+            let probes = table::<[u64; 2]>(control, wire::PROBES_OFFSET, &control.probe_count, wire::PROBES_MAX);
             let ranges = ranges.map(|[start, end]| (AppPc::new(start), AppPc::new(end))).collect();
             let entries = entries.map(AppPc::new).collect();
+            let probes = probes.map(|[address, routine]| (AppPc::new(address), routine as u8)).collect();
             core::sync::atomic::fence(Ordering::Acquire);
             if generation.is_multiple_of(2) && control.selection_generation.load(Ordering::Relaxed) == generation {
-                (self.generation, self.ranges, self.entries) = (generation, ranges, entries);
+                (self.generation, self.ranges, self.entries, self.probes) = (generation, ranges, entries, probes);
                 return;
             }
             if !ring::has_recorder(control) {
@@ -93,6 +107,21 @@ impl Selection {
 
     fn has_callees(&self) -> bool {
         self.flags & SELECT_CALLEES != 0
+    }
+
+    pub fn has_allocations(&self) -> bool {
+        self.flags & SELECT_ALLOCATIONS != 0
+    }
+
+    /// The allocation routine whose entry is at `address`: one of `wire::routine`.
+    pub fn probe(&self, address: AppPc) -> Option<u8> {
+        let at = self.probes.binary_search_by_key(&address, |&(probe, _)| probe).ok()?;
+        Some(self.probes[at].1)
+    }
+
+    /// Whether an allocation routine may return to `address`.
+    pub fn is_probed_return(&self, address: AppPc) -> bool {
+        self.probed_returns.binary_search(&address).is_ok()
     }
 
     /// The mode that a new thread begins in.
@@ -110,13 +139,20 @@ impl Selection {
             || (self.flags & SELECT_OUTSIDE != 0 && inside())
     }
 
-    /// Bytes from `address` to the next boundary of a range or entry of a routine.
+    /// Bytes from `address` to the next boundary of a range, entry of a routine or probe.
     pub fn room(&self, address: AppPc) -> u64 {
         let after = self.ranges.partition_point(|&(start, _)| start <= address);
         let begins = self.ranges.get(after).map(|&(start, _)| start);
         let ends = after.checked_sub(1).map(|at| self.ranges[at].1).filter(|&end| end > address);
         let entry = self.entries.get(self.entries.partition_point(|&entry| entry <= address)).copied();
-        [begins, ends, entry].into_iter().flatten().min().map_or(u64::MAX, |boundary| boundary - address)
+        let probe = self.probes.get(self.probes.partition_point(|&(probe, _)| probe <= address));
+        let probe = probe.map(|&(probe, _)| probe);
+        [begins, ends, entry, probe].into_iter().flatten().min().map_or(u64::MAX, |boundary| boundary - address)
+    }
+
+    /// Whether the stack pointer is recorded at `address`.
+    pub fn records_stack_pointer(&self, address: AppPc) -> bool {
+        self.flags & SELECT_SCOPES != 0 && self.entries.binary_search(&address).is_ok()
     }
 
     fn is_entry(&self, address: AppPc) -> bool {
@@ -125,6 +161,9 @@ impl Selection {
 
     /// Whether threads of this mode must enter `address` through the dispatcher.
     pub fn is_gate(&self, mode: TranslationMode, address: AppPc) -> bool {
+        if self.has_allocations() && (self.probe(address).is_some() || self.is_probed_return(address)) {
+            return true;
+        }
         match mode {
             TranslationMode::Instrumented => self.has_callees() && self.returns.binary_search(&address).is_ok(),
             TranslationMode::Uninstrumented => self.is_entry(address),
@@ -135,6 +174,9 @@ impl Selection {
     /// Whether threads of this mode must leave a block through the dispatcher, because its code
     /// replaces the stack pointer, as longjmp and unwinders do.
     pub fn is_unlinkable(&self, mode: TranslationMode, address: AppPc, code: &[u8]) -> bool {
+        if self.has_allocations() && isa::stack::loses_stack(address, code) {
+            return true;
+        }
         match mode {
             TranslationMode::Instrumented if self.has_callees() => {
                 isa::decoder(address, code).iter().any(|instruction| moves_stack(&instruction))
@@ -287,9 +329,9 @@ pub fn discard_overwritten_words(tcb: &mut Tcb) {
 }
 
 /// Starts a full segment of uninstrumented words again, instead of handing it over. False if it has
-/// instrumented words.
+/// instrumented words, or if the recorder wants all of them for its call stacks.
 pub fn reuse_segment(tcb: &mut Tcb) -> bool {
-    if !tcb.selection.is_uninstrumented {
+    if !tcb.selection.is_uninstrumented || probe::is_enabled(tcb) {
         return false;
     }
     if tcb.selection.skipping {
@@ -326,7 +368,16 @@ impl Engine {
     fn watch_return(&mut self, address: AppPc) {
         let Err(at) = self.selection.returns.binary_search(&address) else { return };
         self.selection.returns.insert(at, address);
-        for fragment in self.fragments_through(address) {
+        for fragment in self.fragments_through(address, Some(TranslationMode::Instrumented)) {
+            self.drop_by_id(fragment);
+        }
+    }
+
+    /// Makes `address`, to which an allocation routine returns, a gate of all modes.
+    pub fn watch_probed_return(&mut self, address: AppPc) {
+        let Err(at) = self.selection.probed_returns.binary_search(&address) else { return };
+        self.selection.probed_returns.insert(at, address);
+        for fragment in self.fragments_through(address, None) {
             self.drop_by_id(fragment);
         }
     }

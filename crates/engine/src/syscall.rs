@@ -11,7 +11,7 @@ use wire::{R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Rseq, word};
 use crate::engine::ENGINE;
 use crate::sys::{self, number};
 use crate::tcb::{SIGNALS, Signals, Tcb};
-use crate::{clone, detach, exec, gs, limits, memory, ring, rseq, seccomp, select, signal, skip};
+use crate::{clone, detach, exec, gs, limits, memory, probe, ring, rseq, seccomp, select, signal, skip};
 
 pub const INSTRUCTION_BYTES: u64 = 2;
 /// Returned by [`trackway_syscall`] when a deferred signal has to be delivered first; no system
@@ -117,6 +117,10 @@ pub fn handle(tcb: &mut Tcb) {
     }
     // The kernel leaves the number in rax when a filter raises SIGSYS, which is delivered on the
     // way into the cache.
+    if matches!(call, number::MMAP | number::MUNMAP | number::MREMAP | number::BRK) && probe::is_enabled(tcb) {
+        let low = if probe::is_nested_call(tcb) { word::MAPPING_NESTED } else { 0 };
+        ring::append_mapping(tcb, low, call as u32, [a, b, c], result as u64);
+    }
     complete(tcb, if result == TRAPPED { call } else { result as u64 });
     if tcb.control().next_thread.load(Ordering::Relaxed) > 1 {
         // The following code may depend on what other threads did during the call.

@@ -113,6 +113,8 @@ pub struct Tcb {
     pub order_carry: u64,
     /// By entry: the value that the thread's last locked instruction has written.
     pub order_values: [u64; crate::owners::OWNER_COUNT],
+    /// Calls of allocation routines that have not returned.
+    pub calls: crate::probe::Calls,
 }
 
 /// The signal state of a thread: what a handler may use while the engine code that it has

@@ -58,6 +58,8 @@ pub struct SourceBlock<'a> {
     pub next: Option<AppPc>,
     /// The code may change unnoticed, so the fragment compares it before it is executed.
     pub check: bool,
+    /// It is the entry of a function at which the stack pointer is recorded, if data is.
+    pub is_entry: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -219,6 +221,9 @@ impl Translator<'_, '_> {
             }
             if self.is_for_the_engine(&instruction) {
                 return self.end_emulated(&instruction, block, start);
+            }
+            if start == 0 && block.is_entry {
+                self.record_stack_pointer();
             }
             let bytes = &block.code[start..decoder.position()];
             let source = SourceInstruction { instruction: &instruction, decoder: &decoder, bytes };

@@ -6,6 +6,8 @@
 use entity::AppPc;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 
+pub mod stack;
+
 /// The directory of this crate's sources, from which `capture` builds the engine image.
 pub const MANIFEST_DIRECTORY: &str = env!("CARGO_MANIFEST_DIR");
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use capture::Sink;
 use trace::{
-    AccessDescriptors, AppPc, BlockId, Exit, Fragment, Module, ProcessInfo, Recording, Summary, ThreadId, ThreadInfo,
-    Tsc, WriteError, Writer,
+    AccessDescriptors, AppPc, BlockId, CallStackNode, Exit, Fragment, Module, ProcessInfo, Recording, Summary,
+    ThreadId, ThreadInfo, Tsc, WriteError, Writer,
 };
 
 /// A trace file that takes events until it is finished.
@@ -64,6 +64,10 @@ impl Sink for FileSink {
 
     fn thread(&mut self, thread: &ThreadInfo) -> Result<(), WriteError> {
         self.writer.thread(thread)
+    }
+
+    fn call_stack(&mut self, node: &CallStackNode) -> Result<(), WriteError> {
+        self.writer.call_stack(node)
     }
 
     fn path(&mut self, image: u32, thread: ThreadId, words: &[u32], data: &[u8]) -> Result<(), WriteError> {

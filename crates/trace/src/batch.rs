@@ -101,6 +101,13 @@ impl Batch {
         self.accesses.of_step(step)
     }
 
+    /// Returns the stack pointer before the first instruction of one of [`Self::steps`], if that is
+    /// the entry of a function for which it was recorded (`record --scopes`).
+    #[must_use]
+    pub fn stack_pointer_of_step(&self, step: usize) -> Option<u64> {
+        self.accesses.stack_pointer(step)
+    }
+
     /// Iterates the memory accesses that belong to one of [`Self::events`]: iterations of a string
     /// instruction that a signal interrupted.
     #[must_use]

@@ -13,7 +13,7 @@ use crate::InstructionIndex;
 use crate::model::Counts;
 
 pub(crate) const FILE_MAGIC: [u8; 8] = *b"\x89TRK\r\n\x1a\n";
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 pub(crate) const FILE_HEADER_BYTES: usize = 16;
 pub(crate) const CHUNK_MAGIC: [u8; 4] = *b"\xa7TkC";
 pub(crate) const CHUNK_HEADER_BYTES: usize = 32;

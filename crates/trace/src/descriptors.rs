@@ -10,11 +10,12 @@
 use codec::dense_map::{DenseMap, Sentinel};
 use codec::lanes::DataLayouts;
 use entity::{AppPc, PathId};
+use hashbrown::HashMap;
 use wire::code::{self, AccessDescriptor, CONSTANT, HAS_BASE, HAS_FS, HAS_INDEX, IS_SHORT, NO_VALUE, WRITES};
 
 use crate::block::{Blocks, Refusal};
 use crate::model::{AccessDescriptors, Step};
-use crate::span::{self, Span, VaryingAccesses};
+use crate::span::{self, Span, VaryingAccesses, is_access, register};
 
 /// The access descriptors of a recording.
 #[derive(Debug, Default)]
@@ -24,6 +25,8 @@ pub(crate) struct DescriptorTable {
     accesses: Vec<CompiledAccess>,
     /// Of every fragment, for each block, the end of its accesses in `accesses`.
     ends: Vec<u32>,
+    /// By the number of a fragment's descriptors; only if any fragment has some.
+    stack_pointers: HashMap<u32, Box<[StackPointer]>>,
     paths: DenseMap<PathId, PathAccesses>,
 }
 
@@ -108,7 +111,39 @@ pub(crate) struct CompiledAccess {
     pub index_bytes: u8,
 }
 
+/// The stack pointer at the entry of a function.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StackPointer {
+    /// The entry, which is where this block of the fragment begins.
+    pub pc: AppPc,
+    pub block: u16,
+    /// How many of the fragment's accesses come before it.
+    pub accesses_before: u32,
+    base: u16,
+    displacement: u64,
+}
+
+impl StackPointer {
+    /// Returns the value, given the data of the path; `None` if the data is too short.
+    pub(crate) fn value(&self, data: &[u8]) -> Option<u64> {
+        register(data, self.base).map(|base| base.wrapping_add(self.displacement))
+    }
+}
+
 impl DescriptorTable {
+    /// Iterates the stack pointers in the first `blocks` blocks of a fragment.
+    #[inline]
+    pub(crate) fn stack_pointers(&self, descriptors: u32, blocks: u16) -> impl Iterator<Item = &StackPointer> {
+        let all = if self.stack_pointers.is_empty() { None } else { self.stack_pointers.get(&descriptors) };
+        all.map_or(&[][..], |all| all).iter().take_while(move |pointer| pointer.block < blocks)
+    }
+
+    /// Returns whether any fragment has stack pointers.
+    #[inline]
+    pub(crate) fn has_stack_pointers(&self) -> bool {
+        !self.stack_pointers.is_empty()
+    }
+
     /// Returns the span of a path; `None` if its fragment has no descriptors and so no data.
     #[inline]
     pub(crate) fn span(&self, path: PathId) -> Option<Span> {
@@ -162,13 +197,26 @@ impl DescriptorTable {
             self.paths.insert(path, PathAccesses { span, accesses_at, instructions: executed.instructions });
         }
         let mut rest = descriptors.accesses;
+        let mut stack_pointers = Vec::new();
         for (place, step) in steps.iter().enumerate() {
             let address = blocks.node(step.block().0).map_or(AppPc::NONE, |node| node.address);
             let here = rest.iter().take_while(|access| usize::from(access.block) == place).count();
             let (own, others) = rest.split_at_checked(here).unwrap_or((rest, &[]));
-            self.accesses.extend(own.iter().map(|access| CompiledAccess::new(access, address)));
+            stack_pointers.extend(own.iter().filter(|access| !is_access(access)).map(|access| StackPointer {
+                pc: address + u64::from(access.offset),
+                block: access.block,
+                accesses_before: u32::try_from(self.accesses.len()).unwrap_or(u32::MAX) - accesses_at,
+                base: access.base,
+                displacement: access.displacement.cast_unsigned(),
+            }));
+            let own = own.iter().filter(|&access| is_access(access));
+            self.accesses.extend(own.map(|access| CompiledAccess::new(access, address)));
             self.ends.push(u32::try_from(self.accesses.len()).unwrap_or(u32::MAX));
             rest = others;
+        }
+        if !stack_pointers.is_empty() {
+            let number = u32::try_from(self.fragments.len()).map_err(|_| Refusal::Full)?;
+            self.stack_pointers.insert(number, stack_pointers.into());
         }
         self.fragments.push(FragmentAccesses {
             ends_at,

@@ -4,7 +4,8 @@
 use entity::{AppPc, FragmentId, PathId, ThreadId, Tsc};
 use wire::word;
 
-use crate::model::{Event, Step};
+use crate::allocation::{MappingCall, RoutineCall, RoutineKind};
+use crate::model::{CallStackId, Event, Step};
 use crate::program::Program;
 
 /// An event as it was recorded, with fields that only decoding needs.
@@ -62,9 +63,16 @@ impl RawEvent {
     /// readers take the events that carry no execution from here.
     pub(crate) fn location(&self, program: &Program) -> Location {
         match self.event {
-            None | Some(Event::Time { .. } | Event::Child { .. } | Event::Syscall { .. } | Event::FsBase { .. }) => {
-                Location::Unchanged
-            }
+            None
+            | Some(
+                Event::Time { .. }
+                | Event::Child { .. }
+                | Event::Syscall { .. }
+                | Event::FsBase { .. }
+                | Event::RoutineEnter { .. }
+                | Event::RoutineReturn { .. }
+                | Event::Mapping { .. },
+            ) => Location::Unchanged,
             Some(Event::Signal { pc, .. }) => {
                 let head = self.interrupted.and_then(|(fragment, _)| program.head(fragment.first_path()));
                 Location::At(head.unwrap_or(pc))
@@ -165,6 +173,23 @@ impl EventFields<'_> {
         Tsc::new(self.wide())
     }
 
+    fn triple(&mut self) -> [u64; 3] {
+        [self.wide(), self.wide(), self.wide()]
+    }
+
+    fn enter(&mut self, routine: u8) -> Option<Event> {
+        let (pc, stack_pointer, arguments, caller) = (self.pc(), self.wide(), self.triple(), self.pc());
+        let (routine, stack) = (RoutineKind::from_number(routine)?, CallStackId(self.word()));
+        let call = RoutineCall { routine, pc, stack_pointer, arguments, caller, stack };
+        Some(Event::RoutineEnter { call, tsc: self.tsc() })
+    }
+
+    fn mapping(&mut self, is_nested: bool) -> Event {
+        let (number, arguments, result) = (self.word(), self.triple(), self.wide());
+        let call = MappingCall { number, arguments, result, is_nested, stack: CallStackId(self.word()) };
+        Event::Mapping { call, tsc: self.tsc() }
+    }
+
     /// Reads the first path of a fragment, which is 0 if there is none, and a number of blocks.
     fn interrupted(&mut self) -> Option<(FragmentId, u32)> {
         let (first_path, blocks) = (self.word(), self.word());
@@ -186,6 +211,7 @@ pub(crate) fn read(words: &[u32]) -> Option<RawEvent> {
     if first & word::EVENT == 0 || rest.len() + 1 < word::length(first)? {
         return None;
     }
+    let [low, ..] = first.to_le_bytes();
     let mut fields = EventFields(rest);
     let mut interrupted = None;
     let event = match word::kind(first) {
@@ -194,7 +220,7 @@ pub(crate) fn read(words: &[u32]) -> Option<RawEvent> {
         word::SYSCALL => Event::Syscall { number: fields.word(), tsc: fields.tsc() },
         word::SIGNAL => {
             interrupted = fields.interrupted();
-            Event::Signal { signal: first.to_le_bytes()[0], pc: fields.pc(), handler: fields.pc(), tsc: fields.tsc() }
+            Event::Signal { signal: low, pc: fields.pc(), handler: fields.pc(), tsc: fields.tsc() }
         }
         word::RESUME => Event::Resume { pc: fields.pc(), tsc: fields.tsc() },
         word::END => Event::End { tsc: fields.tsc() },
@@ -202,6 +228,12 @@ pub(crate) fn read(words: &[u32]) -> Option<RawEvent> {
         word::DETACH => Event::Detach { tsc: fields.tsc() },
         word::FS_BASE => Event::FsBase { base: fields.wide() },
         word::GAP => Event::Gap { pc: fields.pc() },
+        word::ENTER => fields.enter(low)?,
+        word::RETURN => {
+            let routine = RoutineKind::from_number(low)?;
+            Event::RoutineReturn { routine, value: fields.wide(), tsc: fields.tsc() }
+        }
+        word::MAPPING => fields.mapping(first & word::MAPPING_NESTED != 0),
         word::STRING | word::ACCESS => return Some(RawEvent { event: None, interrupted }),
         _ => return None,
     };
@@ -242,13 +274,47 @@ mod tests {
             (words(word::FS_BASE, 0, &[1, 2]), Event::FsBase { base: 1 | 2 << 32 }, None),
             (words(word::GAP, 0, &[1, 2]), Event::Gap { pc: pc(1, 2) }, None),
         ];
-        for (words, event, interrupted) in cases {
+        for (words, event, interrupted) in cases.into_iter().chain(allocations()) {
             assert_eq!(read(&words), Some(RawEvent { event: Some(event), interrupted }));
             assert_eq!(read(&words[..words.len() - 1]), None);
             assert_eq!((is_explicit_access(words[0]), read_explicit_access(&words)), (false, None));
         }
         assert_eq!(read(&[word::event(99, 0), 0, 0]), None);
         assert_eq!(read(&[7]), None);
+    }
+
+    type Case = (Vec<u32>, Event, Option<(FragmentId, u32)>);
+
+    fn allocations() -> [Case; 3] {
+        let numbers: Vec<u32> = (1..16).collect();
+        let wide = |low: u64, high: u64| low | high << 32;
+        let enter = RoutineCall {
+            routine: RoutineKind::Calloc,
+            pc: pc(1, 2),
+            stack_pointer: wide(3, 4),
+            arguments: [wide(5, 6), wide(7, 8), wide(9, 10)],
+            caller: pc(11, 12),
+            stack: CallStackId(13),
+        };
+        let arguments = [wide(2, 3), wide(4, 5), wide(6, 7)];
+        let mapping = MappingCall { number: 1, arguments, result: wide(8, 9), is_nested: true, stack: CallStackId(10) };
+        let value = wide(1, 2);
+        [
+            (words(word::ENTER, 2, &numbers), Event::RoutineEnter { call: enter, tsc: tsc(14, 15) }, None),
+            (
+                words(word::RETURN, 1, &numbers[..4]),
+                Event::RoutineReturn { routine: RoutineKind::Malloc, value, tsc: tsc(3, 4) },
+                None,
+            ),
+            (words(word::MAPPING, 1, &numbers[..12]), Event::Mapping { call: mapping, tsc: tsc(11, 12) }, None),
+        ]
+    }
+
+    #[test]
+    fn unknown_routines_are_no_events() {
+        assert_eq!(read(&words(word::ENTER, 99, &[0; 15])), None);
+        assert_eq!(read(&words(word::RETURN, 0, &[0; 4])), None);
+        assert_eq!(read(&words(word::STACK_POINTER, 0, &[0; 2])), None);
     }
 
     #[test]

@@ -73,6 +73,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 mod access;
+mod access_counter;
+mod allocation;
 mod batch;
 mod batch_builder;
 mod block;
@@ -114,6 +116,8 @@ mod writer;
 pub use entity::{AppPc, BlockId, FragmentId, PathId, ThreadId, Tsc};
 
 pub use access::{Access, AccessKind, Accesses};
+pub use access_counter::AccessCounter;
+pub use allocation::{MappingCall, RoutineCall, RoutineKind};
 pub use batch::{Batch, Item};
 pub use block::{Block, Blocks, Instruction, Instructions};
 pub use container::{Kind, PathHeader};
@@ -123,8 +127,8 @@ pub use instruction_index::InstructionIndex;
 pub use live::Live;
 pub use merge::Merged;
 pub use model::{
-    AccessDescriptors, BlockIndex, Counts, DataMode, Event, Exit, Fragment, Module, ProcessInfo, Recording, Step,
-    Summary, Terminator, ThreadInfo, ThreadSummary,
+    AccessDescriptors, BlockIndex, CallStackId, CallStackNode, Counts, DataMode, Event, Exit, Fragment, Module,
+    ProcessInfo, Recording, Step, Summary, Terminator, ThreadInfo, ThreadSummary,
 };
 pub use path_batch::{PathBatch, PathItem, PathItems, PathTable};
 pub use round_robin::{RoundRobin, RoundRobinUnit};

@@ -6,6 +6,8 @@ use std::fmt;
 use entity::{AppPc, FragmentId, ThreadId, Tsc};
 use wire::code::{AccessDescriptor, FragmentBlock, FragmentExit};
 
+use crate::allocation::{MappingCall, RoutineCall, RoutineKind};
+
 /// What is known about a recording before the first instruction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
@@ -111,6 +113,26 @@ pub struct AccessDescriptors<'a> {
     pub lengths: &'a [u32],
     /// In the order of execution.
     pub accesses: &'a [AccessDescriptor],
+}
+
+/// Names a call stack of a trace: the node of its innermost return address. See
+/// [`crate::Trace::call_stack`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallStackId(pub u32);
+
+impl CallStackId {
+    /// The empty stack, of the first function of a thread.
+    pub const EMPTY: Self = Self(0);
+}
+
+/// A node in the tree of call stacks: a return address, on top of another call stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallStackNode {
+    /// Its own number, from 1.
+    pub id: CallStackId,
+    /// The call stack below.
+    pub below: CallStackId,
+    pub address: AppPc,
 }
 
 /// A process of the family that the recorded one belongs to.
@@ -385,6 +407,14 @@ pub enum Event {
     /// Before the instruction at `pc` the thread left the code that is recorded; the next step is
     /// where it came back.
     Gap { pc: AppPc },
+    /// The thread is at the entry of an allocation routine, which it has called. Only the outermost
+    /// of several calls inside of each other is recorded.
+    RoutineEnter { call: RoutineCall, tsc: Tsc },
+    /// The allocation routine that was entered last has returned `value`; of `posix_memalign`, the
+    /// address that it has stored, or 0.
+    RoutineReturn { routine: RoutineKind, value: u64, tsc: Tsc },
+    /// The system call just made has mapped, unmapped or moved memory.
+    Mapping { call: MappingCall, tsc: Tsc },
     /// The instruction at `pc` has made the memory accesses that belong to this event and is not
     /// complete. Its other accesses, if any, belong to what follows.
     Unfinished { pc: AppPc },
@@ -403,7 +433,10 @@ impl Event {
             | Self::Signal { tsc, .. }
             | Self::Resume { tsc, .. }
             | Self::End { tsc }
-            | Self::Detach { tsc } => Some(tsc),
+            | Self::Detach { tsc }
+            | Self::RoutineEnter { tsc, .. }
+            | Self::RoutineReturn { tsc, .. }
+            | Self::Mapping { tsc, .. } => Some(tsc),
             Self::Child { .. } | Self::FsBase { .. } | Self::Gap { .. } | Self::Unfinished { .. } | Self::Lost => None,
         }
     }

@@ -3,10 +3,10 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::bytes::{ByteReader, put_string, put_varint};
-use entity::{ThreadId, Tsc};
+use entity::{AppPc, ThreadId, Tsc};
 
 use crate::error::Problem;
-use crate::model::{DataMode, Exit, Module, ProcessInfo, Recording, ThreadInfo};
+use crate::model::{CallStackId, CallStackNode, DataMode, Exit, Module, ProcessInfo, Recording, ThreadInfo};
 
 /// The content of a recording chunk.
 pub(crate) fn write_recording(recording: &Recording) -> Vec<u8> {
@@ -89,12 +89,14 @@ pub(crate) enum Fact {
     Module { image: u32, module: Module },
     Unmapped { image: u32, address: u64, length: u64, tsc: Tsc },
     Process(ProcessInfo),
+    CallStack(CallStackNode),
 }
 
 const THREAD: u8 = 1;
 const MODULE: u8 = 2;
 const UNMAPPED: u8 = 3;
 const PROCESS: u8 = 4;
+const CALL_STACK: u8 = 5;
 
 impl Fact {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
@@ -129,6 +131,13 @@ impl Fact {
                 put_varint(out, process.command.len() as u64);
                 process.command.iter().for_each(|word| put_string(out, word));
             }
+            Self::CallStack(node) => {
+                out.push(CALL_STACK);
+                put_varint(out, u64::from(node.id.0));
+                // Most often the node is younger by a little.
+                put_varint(out, u64::from(node.id.0.wrapping_sub(node.below.0)));
+                put_varint(out, node.address.get());
+            }
         }
     }
 
@@ -160,6 +169,11 @@ impl Fact {
                 tsc: Tsc::new(fields.varint()?),
             },
             PROCESS => Self::Process(read_process(fields)?),
+            CALL_STACK => {
+                let (id, distance) = (fields.varint_u32()?, fields.varint_u32()?);
+                let below = CallStackId(id.checked_sub(distance)?);
+                Self::CallStack(CallStackNode { id: CallStackId(id), below, address: AppPc::new(fields.varint()?) })
+            }
             _ => return None,
         })
     }
@@ -237,6 +251,8 @@ mod tests {
                 tsc: Tsc::new(6),
                 command: vec!["a".into(), String::new()],
             }),
+            Fact::CallStack(CallStackNode { id: CallStackId(1), below: CallStackId::EMPTY, address: AppPc::new(5) }),
+            Fact::CallStack(CallStackNode { id: CallStackId(9), below: CallStackId(1), address: AppPc::new(u64::MAX) }),
         ];
         let mut bytes = Vec::new();
         facts.iter().for_each(|fact| fact.write(&mut bytes));

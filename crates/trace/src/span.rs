@@ -44,7 +44,9 @@ impl Span {
     /// The span of a path that has executed `blocks` blocks and has `length` bytes of data.
     fn new(descriptors: &AccessDescriptors<'_>, blocks: u16, length: u32) -> Self {
         let mut span = Self { blocks, bytes: u16::try_from(length).unwrap_or(0), ..Self::NOTHING };
-        for access in descriptors.accesses.iter().take_while(|access| access.block < blocks) {
+        for access in
+            descriptors.accesses.iter().take_while(|access| access.block < blocks).filter(|&access| is_access(access))
+        {
             let sum = match (happens_once(access), access.flags & WRITES != 0) {
                 (false, _) => &mut span.varying,
                 (true, false) => &mut span.reads,
@@ -177,7 +179,8 @@ impl VaryingAccesses {
     ) -> Result<impl Iterator<Item = (PathId, Span)> + use<'a>, Refusal> {
         let number = u32::try_from(self.starts.len()).map_err(|_| Refusal::Full)?;
         self.starts.push(u32::try_from(self.accesses.len()).map_err(|_| Refusal::Full)?);
-        self.accesses.extend(descriptors.accesses.iter().filter(|access| !happens_once(access)).map(Varying::new));
+        let varying = descriptors.accesses.iter().filter(|access| is_access(access) && !happens_once(access));
+        self.accesses.extend(varying.map(Varying::new));
         let most = descriptors.lengths.iter().copied().max().and_then(|most| u16::try_from(most).ok()).unwrap_or(0);
         let paths = descriptors.fragment.paths().zip(descriptors.lengths).zip(executed);
         Ok(paths.map(move |((path, &length), &blocks)| {
@@ -249,6 +252,20 @@ pub(crate) fn register(data: &[u8], at: u16) -> Option<u64> {
     data.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
 }
 
+/// Returns whether a descriptor is one of an access, not of a stack pointer.
+pub(crate) fn is_access(access: &AccessDescriptor) -> bool {
+    access.kind != code::STACK_POINTER
+}
+
+/// Returns how often an access happens, given the data of its path; `None` if the data is
+/// impossible.
+pub(crate) fn times(access: &AccessDescriptor, data: &[u8]) -> Option<u64> {
+    if !is_access(access) {
+        return Some(0);
+    }
+    if happens_once(access) { Some(1) } else { Varying::new(access).times.count(data) }
+}
+
 fn happens_once(access: &AccessDescriptor) -> bool {
     matches!(access.kind, code::PLAIN | code::BIT)
 }
@@ -286,6 +303,7 @@ fn is_sound(access: &AccessDescriptor) -> bool {
     access.size > 0
         && match access.kind {
             code::PLAIN | code::STRING => true,
+            code::STACK_POINTER => access.flags == HAS_BASE,
             code::MASKED | code::PACKED => vector,
             code::ANY => vector && access.mask_kind == MASK_BITS,
             code::INDEXED => vector && matches!(access.index_bytes, 4 | 8),

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use codec::streams::decompress;
-use entity::{ThreadId, Tsc};
+use entity::{AppPc, ThreadId, Tsc};
 use hashbrown::HashMap;
 use memmap2::Mmap;
 use rayon::prelude::*;
@@ -28,7 +28,10 @@ use crate::container::{
 };
 use crate::definition::Definition;
 use crate::error::{Problem, ReadError};
-use crate::model::{Counts, DataMode, Exit, Module, ProcessInfo, Recording, Summary, ThreadInfo, ThreadSummary};
+use crate::model::{
+    CallStackId, CallStackNode, Counts, DataMode, Exit, Module, ProcessInfo, Recording, Summary, ThreadInfo,
+    ThreadSummary,
+};
 use crate::program::Program;
 use crate::record::{Fact, read_exit, read_facts, read_recording};
 use crate::writer::{count_data, count_path, count_thread_data};
@@ -152,6 +155,7 @@ pub struct Trace {
     summary: Summary,
     modules: Vec<MappedModule>,
     family: BTreeMap<u32, ProcessInfo>,
+    call_stacks: HashMap<CallStackId, CallStackNode>,
     /// Of each thread, in order, the indexes of its path chunks in `chunks`.
     paths: BTreeMap<ThreadId, Vec<usize>>,
     /// Of each path chunk that has data, by index, the index of its data chunk.
@@ -213,6 +217,7 @@ impl Trace {
             summary: Summary::default(),
             modules: Vec::new(),
             family: BTreeMap::new(),
+            call_stacks: HashMap::new(),
             paths: BTreeMap::new(),
             data_of: HashMap::new(),
             damage,
@@ -267,6 +272,14 @@ impl Trace {
     /// they were known when this trace was finished; none if it was recorded alone.
     pub fn processes(&self) -> impl Iterator<Item = &ProcessInfo> {
         self.family.values()
+    }
+
+    /// Iterates the return addresses of a call stack, from the innermost on. Those of a stack that
+    /// the trace does not have, because it is damaged, are missing.
+    pub fn call_stack(&self, id: CallStackId) -> impl Iterator<Item = AppPc> + '_ {
+        let node = |id: CallStackId| self.call_stacks.get(&id);
+        let nodes = std::iter::successors(node(id), move |above| node(above.below).filter(|below| below.id < above.id));
+        nodes.map(|node| node.address)
     }
 
     /// The headers of all path chunks in the order of the file.
@@ -435,8 +448,13 @@ impl Trace {
             }
             Kind::Facts => {
                 let content = self.content(chunk)?;
-                let (modules, family) = (&mut self.modules, &mut self.family);
-                read_facts(&content, |fact| collect_fact(fact, modules, family, threads))?;
+                let mut facts = CollectedFacts {
+                    modules: &mut self.modules,
+                    family: &mut self.family,
+                    call_stacks: &mut self.call_stacks,
+                    threads,
+                };
+                read_facts(&content, |fact| facts.add(fact))?;
             }
             Kind::Code | Kind::Path | Kind::Index | Kind::Data => {}
         }
@@ -498,28 +516,36 @@ fn name(definition: &Definition<'_>) -> String {
     }
 }
 
-fn collect_fact(
-    fact: Fact,
-    modules: &mut Vec<MappedModule>,
-    family: &mut BTreeMap<u32, ProcessInfo>,
-    threads: &mut BTreeMap<ThreadId, ThreadSummary>,
-) {
-    match fact {
-        Fact::Process(process) => drop(family.insert(process.pid, process)),
-        Fact::Thread(info) => {
-            let new = ThreadSummary { info, ..ThreadSummary::default() };
-            threads.entry(new.info.thread).or_insert(new);
-        }
-        Fact::Module { image, module } => modules.push(MappedModule { image, module, unmapped: None }),
-        Fact::Unmapped { image, address, length, tsc } => {
-            let end = address.saturating_add(length);
-            let concerned = modules.iter_mut().filter(|mapped| {
-                let module = &mapped.module;
-                mapped.image == image && module.address < end && address < module.address.saturating_add(module.length)
-            });
-            for mapped in concerned {
-                mapped.unmapped.get_or_insert(tsc);
+/// Where the facts of all facts chunks go.
+struct CollectedFacts<'t> {
+    modules: &'t mut Vec<MappedModule>,
+    family: &'t mut BTreeMap<u32, ProcessInfo>,
+    call_stacks: &'t mut HashMap<CallStackId, CallStackNode>,
+    threads: &'t mut BTreeMap<ThreadId, ThreadSummary>,
+}
+
+impl CollectedFacts<'_> {
+    fn add(&mut self, fact: Fact) {
+        match fact {
+            Fact::Process(process) => drop(self.family.insert(process.pid, process)),
+            Fact::CallStack(node) => drop(self.call_stacks.insert(node.id, node)),
+            Fact::Thread(info) => {
+                let new = ThreadSummary { info, ..ThreadSummary::default() };
+                self.threads.entry(new.info.thread).or_insert(new);
             }
+            Fact::Module { image, module } => self.modules.push(MappedModule { image, module, unmapped: None }),
+            Fact::Unmapped { image, address, length, tsc } => self.unmap(image, address, length, tsc),
+        }
+    }
+
+    fn unmap(&mut self, image: u32, address: u64, length: u64, tsc: Tsc) {
+        let end = address.saturating_add(length);
+        let concerned = self.modules.iter_mut().filter(|mapped| {
+            let module = &mapped.module;
+            mapped.image == image && module.address < end && address < module.address.saturating_add(module.length)
+        });
+        for mapped in concerned {
+            mapped.unmapped.get_or_insert(tsc);
         }
     }
 }

@@ -25,6 +25,12 @@ pub trait AccessVisitor {
 
     fn operand(&mut self, operand: Operand<'_>);
 
+    /// Called at the entry `pc` of a function for which the stack pointer was recorded, before the
+    /// accesses of the function.
+    fn stack_pointer(&mut self, pc: AppPc, stack_pointer: u64) {
+        let _ = (pc, stack_pointer);
+    }
+
     fn event(&mut self, event: &Event);
 }
 
@@ -179,23 +185,22 @@ impl<W: AccessVisitor> PathVisit<'_, '_, W> {
         let data = source.data.get(place.at..).filter(|data| data.len() >= bytes).unwrap_or(&[]);
         place.at += bytes;
         let access_data = AccessData::new(data, place.context());
-        let mut rest = source.program.descriptors.accesses(path);
-        while let Some((access, behind)) = rest.split_first() {
-            let address = match access.form {
-                Form::Based => access_data.based(access),
-                Form::Absolute => Some(access.displacement),
-                Form::Plain => access_data.address(access, 0),
-                _ => {
-                    rest = complicated(rest, data.get(..bytes).unwrap_or(&[]), place, scratch, *visitor);
-                    continue;
+        let row = data.get(..bytes).unwrap_or(&[]);
+        let descriptors = &source.program.descriptors;
+        let mut rest = descriptors.accesses(path);
+        if descriptors.has_stack_pointers() {
+            let mut done = 0;
+            for pointer in descriptors.stack_pointers(path.span.descriptors, path.span.blocks) {
+                let before = (pointer.accesses_before as usize).saturating_sub(done);
+                let (callers, own) = rest.split_at_checked(before).unwrap_or((rest, &[]));
+                visit_accesses(callers, &access_data, row, place, scratch, *visitor);
+                (rest, done) = (own, done + before);
+                if let Some(value) = pointer.value(data) {
+                    visitor.stack_pointer(pointer.pc, value);
                 }
-            };
-            rest = behind;
-            let Some(address) = address else { continue };
-            let (size, is_write) = (u32::from(access.size), access.writes());
-            let (data, at) = access_data.value_in(access);
-            visitor.operand(Operand { pc: access.pc, address, size, is_write, data, at });
+            }
         }
+        visit_accesses(rest, &access_data, row, place, scratch, *visitor);
     }
 
     /// Visits the event at the start of `words` and its accesses.
@@ -233,6 +238,35 @@ impl<W: AccessVisitor> PathVisit<'_, '_, W> {
     #[cold]
     fn visit_buffered(&mut self) {
         visit_all(self.scratch, self.visitor);
+    }
+}
+
+/// Visits accesses of a path, whose data is `row`.
+#[inline(always)]
+fn visit_accesses(
+    accesses: &[CompiledAccess],
+    access_data: &AccessData<'_>,
+    row: &[u8],
+    place: &DataPosition,
+    scratch: &mut AccessBuffer,
+    visitor: &mut impl AccessVisitor,
+) {
+    let mut rest = accesses;
+    while let Some((access, behind)) = rest.split_first() {
+        let address = match access.form {
+            Form::Based => access_data.based(access),
+            Form::Absolute => Some(access.displacement),
+            Form::Plain => access_data.address(access, 0),
+            _ => {
+                rest = complicated(rest, row, place, scratch, visitor);
+                continue;
+            }
+        };
+        rest = behind;
+        let Some(address) = address else { continue };
+        let (size, is_write) = (u32::from(access.size), access.writes());
+        let (data, at) = access_data.value_in(access);
+        visitor.operand(Operand { pc: access.pc, address, size, is_write, data, at });
     }
 }
 

@@ -28,7 +28,9 @@ use crate::code_chunk::CodeContent;
 use crate::container::{CODEC_FAST, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, RAW_BYTES_MAX};
 use crate::definition::Definition;
 use crate::error::WriteError;
-use crate::model::{AccessDescriptors, DataMode, Exit, Fragment, Module, ProcessInfo, Recording, Summary, ThreadInfo};
+use crate::model::{
+    AccessDescriptors, CallStackNode, DataMode, Exit, Fragment, Module, ProcessInfo, Recording, Summary, ThreadInfo,
+};
 use crate::record::Fact;
 use crate::span::Spans;
 
@@ -254,6 +256,12 @@ impl Writer {
     /// Code in this range is no longer there.
     pub fn unmapped(&mut self, image: u32, address: u64, length: u64, tsc: Tsc) -> Result<(), WriteError> {
         self.facts.push(Fact::Unmapped { image, address, length, tsc });
+        Ok(())
+    }
+
+    /// Adds a node to the tree of call stacks, before any event that names it.
+    pub fn call_stack(&mut self, node: &CallStackNode) -> Result<(), WriteError> {
+        self.facts.push(Fact::CallStack(*node));
         Ok(())
     }
 

@@ -371,11 +371,11 @@ fn other_files_are_refused() {
     let trace = exercise(file.clone(), Some(&recorded)).unwrap();
     assert_eq!(trace.damage()[0].reason, "the file header is damaged");
     file[0] ^= 1;
-    file[8] = 3;
+    file[8] = 4;
     let checksum = crc32fast::hash(&file[..12]).to_le_bytes();
     file[12..16].copy_from_slice(&checksum);
     let error = Trace::from_bytes(file).unwrap_err();
-    assert!(matches!(error, ReadError::Version { version: 3, supported: 2, .. }), "{error}");
+    assert!(matches!(error, ReadError::Version { version: 4, supported: 3, .. }), "{error}");
     let directory = tempfile::tempdir().unwrap();
     assert!(matches!(Trace::open(directory.path()), Err(ReadError::Open { .. })));
     assert!(matches!(Trace::open(&directory.path().join("absent")), Err(ReadError::Open { .. })));

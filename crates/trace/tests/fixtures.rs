@@ -121,6 +121,41 @@ fn version_2_is_read() {
     assert_eq!(accesses(&trace), std::fs::read_to_string(fixture("accesses.txt")).unwrap());
 }
 
+/// The allocations of a trace, in the form of `allocations.txt`.
+fn allocations(trace: &Trace) -> String {
+    let hexadecimal = |numbers: &mut dyn Iterator<Item = u64>| {
+        numbers.map(|number| format!("{number:x}")).collect::<Vec<_>>().join(" ")
+    };
+    let mut lines = String::new();
+    for item in trace.steps(ThreadId::FIRST).unwrap() {
+        let trackway_trace::Item::Event(event) = item.unwrap() else { continue };
+        lines += &match event {
+            Event::RoutineEnter { call, .. } => {
+                let stack = hexadecimal(&mut trace.call_stack(call.stack).map(|address| address.get()));
+                let arguments = hexadecimal(&mut call.arguments.into_iter());
+                assert_eq!(trace.call_stack(call.stack).next(), Some(call.caller));
+                format!("enter {} {arguments}: {stack}\n", call.routine)
+            }
+            Event::RoutineReturn { routine, value, .. } => format!("return {routine} {value:x}\n"),
+            Event::Mapping { call, .. } => {
+                let [first, second, _] = call.arguments;
+                assert_eq!(trace.call_stack(call.stack).count(), 0, "nothing was called");
+                format!("{} {first:x} {second:x} {:x} {}\n", call.name(), call.result, call.is_nested)
+            }
+            _ => continue,
+        };
+    }
+    lines
+}
+
+#[test]
+fn version_3_is_read() {
+    assert_eq!(check("version-3.trk", 3).data(), DataMode::None);
+    let trace = open("version-3-allocations.trk");
+    assert_eq!(version("version-3-allocations.trk"), 3);
+    assert_eq!(allocations(&trace), std::fs::read_to_string(fixture("allocations.txt")).unwrap());
+}
+
 /// The newest version has a trace, too: a change of the format has to add one.
 #[test]
 fn every_version_has_a_trace() {

@@ -60,7 +60,8 @@ pub struct AccessDescriptor {
     pub offset: u16,
     /// Bytes of one element.
     pub size: u16,
-    /// [`PLAIN`], [`STRING`], [`MASKED`], [`PACKED`], [`INDEXED`], [`BIT`] or [`ANY`].
+    /// [`PLAIN`], [`STRING`], [`MASKED`], [`PACKED`], [`INDEXED`], [`BIT`], [`ANY`] or
+    /// [`STACK_POINTER`].
     pub kind: u8,
     pub flags: u8,
     pub base: u16,
@@ -107,6 +108,10 @@ pub const BIT: u8 = 5;
 
 /// One access, which is made if the mask selects any of `count` elements: a broadcast.
 pub const ANY: u8 = 6;
+
+/// No access, but the stack pointer at the entry of a function, which is the block's first
+/// instruction: the register `base` plus the displacement.
+pub const STACK_POINTER: u8 = 7;
 
 /// In [`AccessDescriptor::flags`], beside the scale (0 to 3) in the low two bits.
 pub const WRITES: u8 = 1 << 2;

@@ -17,13 +17,14 @@ extern crate std;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 pub mod code;
+pub mod routine;
 pub mod word;
 
 /// The directory of this crate's sources, from which `capture` builds the engine image.
 pub const MANIFEST_DIRECTORY: &str = env!("CARGO_MANIFEST_DIR");
 
 /// Changes whenever anything in this crate changes its layout or meaning.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRACKWAY");
 
 /// Threads that can be alive at once.
@@ -50,7 +51,10 @@ pub const RANGES_OFFSET: usize = CONTROL_BYTES;
 pub const RANGES_MAX: usize = 1 << 16;
 pub const ENTRIES_OFFSET: usize = RANGES_OFFSET + RANGES_MAX * 16;
 pub const ENTRIES_MAX: usize = 1 << 16;
-pub const CODE_RING_OFFSET: usize = ENTRIES_OFFSET + ENTRIES_MAX * 8;
+/// The entries of allocation routines, as pairs of address and [`routine`].
+pub const PROBES_OFFSET: usize = ENTRIES_OFFSET + ENTRIES_MAX * 8;
+pub const PROBES_MAX: usize = 1 << 12;
+pub const CODE_RING_OFFSET: usize = PROBES_OFFSET + PROBES_MAX * 16;
 pub const SLOTS_OFFSET: usize = CODE_RING_OFFSET + CODE_RING_BYTES;
 pub const SHARED_BYTES: usize = SLOTS_OFFSET + SLOT_COUNT * SLOT_STRIDE;
 
@@ -123,10 +127,11 @@ pub struct Control {
     pub selection: AtomicU32,
     /// Instructions that are still to be skipped and that no thread has taken as its quota.
     pub skip: AtomicU64,
-    /// Changes with the tables of ranges and entries; odd while the recorder changes them.
+    /// Changes with the tables of ranges, entries and probes; odd while the recorder changes them.
     pub selection_generation: AtomicU32,
     pub range_count: AtomicU32,
     pub entry_count: AtomicU32,
+    pub probe_count: AtomicU32,
     /// Number of threads that hold a quota of `skip`, a futex: a thread that finds nothing left
     /// waits until it is 0.
     pub skippers: AtomicU32,
@@ -217,6 +222,12 @@ pub const SELECT_INSIDE: u32 = 1;
 pub const SELECT_OUTSIDE: u32 = 2;
 /// A thread is recorded from one of the entries until it returns from that routine.
 pub const SELECT_CALLEES: u32 = 4;
+
+/// Calls of the routines at the probes are recorded, and so are the system calls that map memory.
+/// Words of uninstrumented code are handed over, too, and events say where the stack pointer goes.
+pub const SELECT_ALLOCATIONS: u32 = 8;
+/// The stack pointer at the entries is recorded.
+pub const SELECT_SCOPES: u32 = 16;
 
 /// No detach.
 pub const DETACH_NONE: u32 = 0;

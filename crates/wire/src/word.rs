@@ -54,6 +54,29 @@ pub const ACCESS: u8 = 10;
 /// where recording continues.
 pub const GAP: u8 = 11;
 
+/// `pc, rsp, first, second, third, caller, stack, tsc`: 16 words. The thread has called an allocation
+/// routine, whose [`crate::routine`] is in the low byte of the first word. It is at the routine's
+/// entry, with this stack pointer and these first three arguments, and will return to `caller`. The
+/// engine leaves `stack`, one word, 0. The recorder puts the number of the call stack there.
+pub const ENTER: u8 = 12;
+/// `value, tsc`: 5 words. The last allocation routine that was entered has returned; the low byte
+/// of the first word is as there. `value` is what it has returned, or the address that it has
+/// stored.
+pub const RETURN: u8 = 13;
+/// `number, first, second, third, result, stack, tsc`: 13 words. The system call `number` has mapped,
+/// unmapped or moved memory, with these arguments and this result. `stack` is as in [`ENTER`].
+/// [`MAPPING_NESTED`] is set in the first word if an allocation routine has made it.
+pub const MAPPING: u8 = 14;
+/// `rsp`: 3 words. The stack pointer here. It serves the recorder only, which leaves it out of the
+/// trace.
+pub const STACK_POINTER: u8 = 15;
+
+/// In the first word of a [`MAPPING`].
+pub const MAPPING_NESTED: u32 = 1;
+/// Positions of the call stack's number among the words of an [`ENTER`] and a [`MAPPING`].
+pub const ENTER_STACK: usize = 13;
+pub const MAPPING_STACK: usize = 10;
+
 /// In the shape of a [`STRING`], beside the size of an element in its low byte.
 pub const STRING_READS_SOURCE: u32 = 1 << 8;
 pub const STRING_READS_DESTINATION: u32 = 1 << 9;
@@ -68,7 +91,7 @@ pub const EVENT: u32 = 1 << 31;
 /// Largest path number.
 pub const PATH_MAX: u32 = EVENT - 1;
 /// Words of the longest event.
-pub const EVENT_WORDS_MAX: usize = 9;
+pub const EVENT_WORDS_MAX: usize = 16;
 
 /// The path that a word names; `None` if an event begins there. A word that is not written yet
 /// yields the number 0, which no path has.
@@ -98,11 +121,13 @@ pub const fn length(word: u32) -> Option<usize> {
         return if word == 0 { None } else { Some(1) };
     }
     match kind(word) {
-        START | RESUME => Some(5),
-        TIME | END | CHILD | DETACH | FS_BASE | GAP => Some(3),
+        START | RESUME | RETURN => Some(5),
+        TIME | END | CHILD | DETACH | FS_BASE | GAP | STACK_POINTER => Some(3),
         SYSCALL => Some(4),
         SIGNAL | STRING => Some(9),
         ACCESS => Some(6),
+        ENTER => Some(16),
+        MAPPING => Some(13),
         _ => None,
     }
 }

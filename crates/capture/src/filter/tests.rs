@@ -10,7 +10,7 @@ const RECORDED: u64 = 0x1_0000_1000;
 const UNINSTRUMENTED: u64 = 0x1_0000_2000;
 
 fn filter(length: Option<u64>) -> Filter {
-    let mut filter = Filter::new(length);
+    let mut filter = Filter::new(&Selection { length, ..Selection::default() });
     let [recorded, uninstrumented] = [7, 8].map(BlockId::new);
     filter.block(recorded, AppPc::new(RECORDED), &NOP);
     filter.block(uninstrumented, AppPc::new(UNINSTRUMENTED), &NOP);
@@ -172,7 +172,11 @@ fn data_ends_with_its_words() {
     let data_words = |path: PathId| if path == PathId::new(1) { 2 } else { 10 };
     for (length, kept, last) in [(4, 2, 0), (8, 7, 0), (9, 17, 10), (20, 17, 0), (21, 27, 10)] {
         let mut filter = filter(Some(length));
-        assert!(filter.records(&AccessDescriptors { fragment: fragment(1), lengths: &[8, 40], accesses: &[] }));
+        assert!(filter.access_descriptors(&AccessDescriptors {
+            fragment: fragment(1),
+            lengths: &[8, 40],
+            accesses: &[]
+        }));
         let mut words = all.clone();
         assert_eq!(
             filter.words(ThreadId::FIRST, &mut words, &data, data_words),
@@ -184,7 +188,7 @@ fn data_ends_with_its_words() {
     }
     let mut filter = filter(Some(100));
     let descriptors = AccessDescriptors { fragment: fragment(3), lengths: &[0], accesses: &[] };
-    assert!(!filter.records(&descriptors), "it is uninstrumented");
+    assert!(!filter.access_descriptors(&descriptors), "it is uninstrumented");
     assert_eq!(filter.words(ThreadId::FIRST, &mut all.clone(), &data, data_words), data);
 }
 

@@ -1,6 +1,7 @@
-//! `trackway dump`: lists instructions, branches, memory accesses or scopes as text, as binary
-//! records, or as JSON.
+//! `trackway dump`: lists instructions, branches, memory accesses, scopes or allocations as text, as
+//! binary records, or as JSON.
 
+mod allocations;
 mod scopes;
 
 use std::ops::Range;
@@ -13,12 +14,16 @@ use crate::descriptor::{self, BinaryOptions, DisassemblyCache, RecordFormat, con
 use crate::failure::{FAILED, Failure};
 use crate::output::{LineBuffer, Output, Stopped};
 use crate::select::{self, Visitor};
+use allocations::AllocationWriter;
 use scopes::ScopeWriter;
 
 pub fn run(arguments: &Dump) -> Result<u8, Stopped> {
     let trace = select::open(&arguments.input)?;
     if arguments.kind == Kind::Scopes {
         return run_scopes(&trace, arguments);
+    }
+    if arguments.kind == Kind::Allocations {
+        return run_allocations(&trace, arguments);
     }
     let format = format_of(arguments, trace.data());
     if arguments.kind == Kind::Memory {
@@ -48,6 +53,19 @@ fn run_scopes(trace: &Trace, arguments: &Dump) -> Result<u8, Stopped> {
     let scopes = crate::scopes::select(trace, &arguments.routines)?;
     let lines = LineBuffer::new(Output::open_apart_from(&arguments.input.file, arguments.output.file.as_deref())?);
     let mut writer = ScopeWriter::new(trace, &scopes, lines, arguments.json);
+    let damaged = select::walk(trace, &arguments.input, &mut writer)?;
+    writer.finish()?;
+    let damaged = damaged + select::warn_if_unfinished(trace, &arguments.input.file);
+    Ok(if damaged == 0 { 0 } else { FAILED })
+}
+
+fn run_allocations(trace: &Trace, arguments: &Dump) -> Result<u8, Stopped> {
+    if arguments.format == Format::Binary {
+        return Err(Failure::new("allocations have no binary format").hint("--json is for programs").into());
+    }
+    crate::allocations::require(trace)?;
+    let lines = LineBuffer::new(Output::open_apart_from(&arguments.input.file, arguments.output.file.as_deref())?);
+    let mut writer = AllocationWriter::new(trace, lines, arguments.json);
     let damaged = select::walk(trace, &arguments.input, &mut writer)?;
     writer.finish()?;
     let damaged = damaged + select::warn_if_unfinished(trace, &arguments.input.file);
@@ -101,7 +119,7 @@ impl Visitor for DumpWriter<'_> {
         match self.kind {
             Kind::Instructions => self.instructions(thread, step, part),
             Kind::Control if part.end == step.instructions() => self.branch(thread, step),
-            Kind::Control | Kind::Memory | Kind::Scopes => {}
+            Kind::Control | Kind::Memory | Kind::Scopes | Kind::Allocations => {}
         }
         self.lines.flush_if_long()
     }

@@ -20,6 +20,7 @@ use crate::progress::Progress;
 
 pub fn run(arguments: &Record) -> Result<u8, Stopped> {
     refuse_special(&arguments.output)?;
+    refuse_combinations(arguments)?;
     let capture = capture::Options {
         command: arguments.command.clone(),
         process: arguments.pid,
@@ -51,7 +52,31 @@ fn selection(arguments: &Record) -> Selection {
         no_shared_libs: arguments.no_shared_libs,
         routines: arguments.routines.clone(),
         callees: arguments.callees,
+        accesses: arguments.accesses,
+        allocations: arguments.allocations,
+        scopes: arguments.scopes,
     }
+}
+
+/// Refuses options that need, or exclude, others.
+fn refuse_combinations(arguments: &Record) -> Result<(), Failure> {
+    if arguments.accesses.is_some() && arguments.data == Data::None {
+        return Err(Failure::new("--accesses counts memory accesses, and none are recorded")
+            .hint("add --data addresses or --data values"));
+    }
+    if arguments.scopes && arguments.routines.is_empty() {
+        return Err(Failure::new("--scopes records the stack pointer at the entries of routines, and none are named")
+            .hint("name them with --routine"));
+    }
+    if arguments.scopes && arguments.data == Data::None {
+        return Err(Failure::new("--scopes records data, which --data none leaves out")
+            .hint("add --data addresses or --data values"));
+    }
+    if arguments.allocations && arguments.skip > 0 {
+        return Err(Failure::new("--allocations cannot be used together with --skip")
+            .hint("attach to the running program later, with -p"));
+    }
+    Ok(())
 }
 
 fn mode(data: Data) -> DataMode {

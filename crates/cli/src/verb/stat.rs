@@ -1,6 +1,7 @@
 //! `trackway stat`: counts blocks, modules, system calls and signals. Chunks are counted in
 //! parallel unless a part of the trace is selected.
 
+mod allocations;
 mod scopes;
 
 use std::collections::BTreeMap;
@@ -26,7 +27,9 @@ pub fn run(arguments: &Stat) -> Result<u8, Stopped> {
     let mut output = Output::open_apart_from(&arguments.input.file, arguments.output.file.as_deref())?;
     let (tally, damaged) = tally(&trace, &arguments.input)?;
     let functions = scopes::count(&trace, arguments)?;
-    let statistics = Statistics { functions, ..Statistics::new(&trace, &arguments.input, &tally, arguments.top) };
+    let allocations = allocations::count(&trace, arguments)?;
+    let statistics =
+        Statistics { functions, allocations, ..Statistics::new(&trace, &arguments.input, &tally, arguments.top) };
     if arguments.json {
         output.json(&statistics)?;
     } else {
@@ -247,6 +250,9 @@ struct Statistics {
     /// Functions and loops of selected routines; absent if there are no such routines.
     #[serde(skip_serializing_if = "Option::is_none")]
     functions: Option<Vec<scopes::FunctionJson>>,
+    /// Allocations; absent if they were not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allocations: Option<allocations::AllocationsJson>,
 }
 
 #[derive(Serialize)]
@@ -283,6 +289,7 @@ impl Statistics {
             signals: by_count(&tally.signals, |&signal| (u32::from(signal), names::signal(signal))),
             operands: tally.accesses.then(|| operands(tally)),
             functions: None,
+            allocations: None,
         }
     }
 }
@@ -399,6 +406,9 @@ fn text(statistics: &Statistics) -> String {
     named_table(&mut text, "system call", &statistics.system_calls_by_name);
     named_table(&mut text, "signal", &statistics.signals);
     scopes::table(&mut text, statistics.functions.as_deref().unwrap_or(&[]));
+    if let Some(allocations) = &statistics.allocations {
+        allocations::table(&mut text, allocations);
+    }
     text
 }
 

@@ -191,7 +191,13 @@ impl Visitor for Continuity<'_> {
                 }
             }
             Event::End { .. } | Event::Detach { .. } | Event::Lost => self.expect(thread, AppPc::NONE),
-            Event::Time { .. } | Event::Child { .. } | Event::FsBase { .. } | Event::Unfinished { .. } => {}
+            Event::Time { .. }
+            | Event::Child { .. }
+            | Event::FsBase { .. }
+            | Event::RoutineEnter { .. }
+            | Event::RoutineReturn { .. }
+            | Event::Mapping { .. }
+            | Event::Unfinished { .. } => {}
         }
         Ok(())
     }

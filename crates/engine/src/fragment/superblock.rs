@@ -227,7 +227,8 @@ impl Engine {
             rest = after;
             let next = blocks.get(index + 1).map(|block| block.address);
             let check = self.pages.is_checked(block.memory().start, block.memory().end);
-            source.push(SourceBlock { address: block.address, code: bytes, next, check });
+            let is_entry = self.selection.records_stack_pointer(block.address);
+            source.push(SourceBlock { address: block.address, code: bytes, next, check, is_entry });
         }
         let before = self.fragment(old);
         let (mode, with_indirect_entry, id) = (before.mode, !before.indirect_entry.is_none(), before.id);

@@ -24,7 +24,7 @@ use crate::fragment::AppPosition;
 use crate::pending::requeue;
 use crate::tcb::{AlternateStack, SS_AUTODISARM, SS_DISABLE, Signals, Tcb, Vectors};
 use crate::translate::{RegisterState, Spill};
-use crate::{dispatch, exec, ring, rseq, sys, syscall};
+use crate::{dispatch, exec, probe, ring, rseq, sys, syscall};
 
 /// A signal that has come at a point where it can be delivered.
 #[derive(Clone, Copy)]
@@ -111,6 +111,9 @@ pub(super) fn deliver(
     registers.general[RSP] = frame;
     registers.rip = action.handler;
     registers.rflags &= !(FLAG_DIRECTION | FLAG_TRAP | FLAG_RESUME);
+    if !signals.native.get() {
+        probe::enter_handler(tcb);
+    }
     if tcb.alternate_stack.flags & SS_AUTODISARM != 0 && action.flags & SA_ONSTACK != 0 {
         tcb.alternate_stack = AlternateStack { address: 0, flags: SS_DISABLE, padding: 0, length: 0 };
     }

@@ -264,6 +264,31 @@ impl Translator<'_, '_> {
         access
     }
 
+    /// Records the stack pointer before the first instruction of a block.
+    pub(super) fn record_stack_pointer(&mut self) {
+        const RSP: u8 = 4;
+        if self.data.mode == DATA_NONE {
+            return;
+        }
+        self.pc = self.block_address;
+        self.data.complete = self.data.length;
+        self.map_safe_point(self.pc);
+        let (base, displacement) = match self.known(RSP) {
+            Symbol::Slot { offset, add } => (offset, add),
+            Symbol::Constant(_) | Symbol::Unknown | Symbol::Low { .. } => (self.stored(RSP), 0),
+        };
+        self.data.accesses.push(AccessDescriptor {
+            block: u16::from(self.block),
+            size: 8,
+            kind: code::STACK_POINTER,
+            flags: code::HAS_BASE,
+            base,
+            value: code::NO_VALUE,
+            displacement,
+            ..AccessDescriptor::default()
+        });
+    }
+
     /// The symbol of a register, which is stored if its value is not known.
     fn known(&mut self, register: u8) -> Symbol {
         match self.data.symbols.get(register) {

@@ -159,6 +159,7 @@ impl<'a> Dispatcher<'a> {
             code: &self.code[(addresses[index].get() - self.mode.layout.code) as usize..],
             next: addresses.get(index + 1).copied(),
             check: self.mode.check,
+            is_entry: self.mode.data != wire::DATA_NONE,
         };
         let superblock: Vec<_> = (0..addresses.len()).map(block).collect();
         let options = TranslationOptions {

@@ -37,6 +37,7 @@ pub struct Block {
     pub offset: u64,
     pub code: Vec<u8>,
     pub next: Option<u64>,
+    pub is_entry: bool,
 }
 
 pub struct Case {
@@ -100,10 +101,16 @@ impl Case {
         self
     }
 
+    /// The block that was given last is an entry whose stack pointer is recorded.
+    fn entered(mut self) -> Self {
+        self.blocks.last_mut().unwrap().is_entry = true;
+        self
+    }
+
     /// The superblock goes on at `offset` with this code.
     fn then(mut self, offset: u64, code: &str) -> Self {
         self.blocks.last_mut().unwrap().next = Some(offset);
-        self.blocks.push(Block { offset, code: bytes(code), next: None });
+        self.blocks.push(Block { offset, code: bytes(code), next: None, is_entry: false });
         self
     }
 }
@@ -114,7 +121,7 @@ fn bytes(text: &str) -> Vec<u8> {
 
 /// A superblock of one block, to which more can be added.
 fn case(name: &'static str, code: &str) -> Case {
-    let blocks = vec![Block { offset: 0, code: bytes(code), next: None }];
+    let blocks = vec![Block { offset: 0, code: bytes(code), next: None, is_entry: false }];
     Case {
         name,
         layout: Layout::Low,
@@ -318,6 +325,12 @@ fn data() -> Vec<Case> {
             .with_addresses(),
         case("gs is the application's, with values", "65 48 8b 04 25 30 00 00 00 65 01 44 b7 08 eb 10").with_values(),
         case("fs is the application's, with values", "64 80 3c 25 c8 ff ff ff 00 64 48 03 00 eb 10").with_values(),
+        case("the stack pointer at an entry", "55 48 89 e5 48 83 ec 20 89 45 fc c9 c3").entered().with_addresses(),
+        case("entries in a chain: the stack pointer once", "e8 0b 00 00 00")
+            .then(0x10, "48 8b 44 24 10 c3")
+            .entered()
+            .then(5, "eb 10")
+            .with_addresses(),
         case("out of reach: without the value", "48 03 05 00 00 00 40 eb 10").at(Layout::Far).with_values(),
     ]
 }

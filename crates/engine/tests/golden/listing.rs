@@ -72,7 +72,8 @@ pub fn case(case: &Case) -> String {
 
 fn source_block(layout: Layout, block: &crate::cases::Block, check: bool) -> SourceBlock<'_> {
     let address = layout.application() + block.offset;
-    SourceBlock { address, code: &block.code, next: block.next.map(|offset| layout.application() + offset), check }
+    let next = block.next.map(|offset| layout.application() + offset);
+    SourceBlock { address, code: &block.code, next, check, is_entry: block.is_entry }
 }
 
 /// The instructions of `code`, which is at this address of the application or of the cache.

@@ -10,6 +10,7 @@ use entity::AppPc;
 use super::iterate::Accesses;
 use super::string_run::StringRun;
 use super::{Access, NO_VALUE};
+use crate::descriptors::{DescriptorTable, StackPointer};
 use crate::visit::Operand;
 
 pub(crate) use decode::Interruption;
@@ -24,8 +25,19 @@ pub(crate) struct AccessBuffer {
     steps: Vec<[u32; 2]>,
     /// The range in `entries` of each event.
     events: Vec<[u32; 2]>,
+    /// The stack pointers at the entries of functions, by step.
+    stack_pointers: Vec<StepStackPointer>,
     /// Accesses that could not be decoded.
     pub lost: u64,
+}
+
+/// The stack pointer at the start of a step, which is the entry of a function.
+#[derive(Clone, Copy, Debug)]
+struct StepStackPointer {
+    /// Index of the step.
+    step: u32,
+    pc: AppPc,
+    value: u64,
 }
 
 impl AccessBuffer {
@@ -35,6 +47,7 @@ impl AccessBuffer {
         self.values.clear();
         self.steps.clear();
         self.events.clear();
+        self.stack_pointers.clear();
         self.lost = 0;
     }
 
@@ -44,6 +57,27 @@ impl AccessBuffer {
 
     pub(crate) fn of_step(&self, step: usize) -> Accesses<'_> {
         self.part(self.steps.get(step))
+    }
+
+    /// Returns the stack pointer at the start of a step, if it was recorded.
+    pub(crate) fn stack_pointer(&self, step: usize) -> Option<u64> {
+        let step = u32::try_from(step).ok()?;
+        let at = self.stack_pointers.binary_search_by_key(&step, |pointer| pointer.step).ok()?;
+        self.stack_pointers.get(at).map(|pointer| pointer.value)
+    }
+
+    /// Notes the stack pointers of a fragment whose first block is the next step and which executes
+    /// `blocks` blocks.
+    fn push_stack_pointers(&mut self, descriptors: &DescriptorTable, number: u32, blocks: u16, data: &[u8]) {
+        if !descriptors.has_stack_pointers() {
+            return;
+        }
+        let Ok(first) = u32::try_from(self.steps.len()) else { return };
+        let of_step = |pointer: &StackPointer| {
+            let step = first.checked_add(u32::from(pointer.block))?;
+            Some(StepStackPointer { step, pc: pointer.pc, value: pointer.value(data)? })
+        };
+        self.stack_pointers.extend(descriptors.stack_pointers(number, blocks).filter_map(of_step));
     }
 
     pub(crate) fn of_event(&self, event: usize) -> Accesses<'_> {
@@ -121,6 +155,11 @@ impl AccessBuffer {
     /// that is first then.
     pub(crate) fn drop_before(&mut self, steps: usize, events: usize, pc: AppPc) {
         self.steps.drain(..steps.min(self.steps.len()));
+        let dropped = u32::try_from(steps).unwrap_or(u32::MAX);
+        let is_left =
+            |pointer: &StepStackPointer| pointer.step > dropped || pointer.step == dropped && pointer.pc >= pc;
+        self.stack_pointers.retain(is_left);
+        self.stack_pointers.iter_mut().for_each(|pointer| pointer.step -= dropped);
         self.events.drain(..events.min(self.events.len()));
         let place = self.entry_count();
         let &[start, end] = self.steps.first().unwrap_or(&[place, place]);
@@ -153,6 +192,10 @@ impl AccessBuffer {
         let start = self.entry_count();
         let entries = other.entries_in(other.steps.get(step));
         self.entries.extend(entries.iter().filter(|entry| is_wanted(entry.pc)));
+        let place = u32::try_from(self.steps.len()).unwrap_or(u32::MAX);
+        let is_own = |pointer: &&StepStackPointer| pointer.step as usize == step && is_wanted(pointer.pc);
+        let own = other.stack_pointers.iter().find(is_own);
+        self.stack_pointers.extend(own.map(|pointer| StepStackPointer { step: place, ..*pointer }));
         self.steps.push([start, self.entry_count()]);
     }
 

@@ -295,7 +295,13 @@ impl<'a> FlowChecker<'a> {
             Event::Syscall { number, .. } => Transition::Syscall { number },
             Event::Child { .. } => Transition::Child,
             Event::End { .. } | Event::Detach { .. } => Transition::End,
-            Event::Time { .. } | Event::FsBase { .. } | Event::Unfinished { .. } | Event::Lost => return None,
+            Event::Time { .. }
+            | Event::FsBase { .. }
+            | Event::RoutineEnter { .. }
+            | Event::RoutineReturn { .. }
+            | Event::Mapping { .. }
+            | Event::Unfinished { .. }
+            | Event::Lost => return None,
         })
     }
 

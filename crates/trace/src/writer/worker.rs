@@ -178,7 +178,7 @@ impl Worker {
                     self.threads.entry(new.info.thread).or_insert(new);
                 }
                 Fact::Module { .. } => self.summary.modules += 1,
-                Fact::Unmapped { .. } | Fact::Process(_) => {}
+                Fact::Unmapped { .. } | Fact::Process(_) | Fact::CallStack(_) => {}
             }
         }
         self.chunk(Kind::Facts, &content, Extra::None)

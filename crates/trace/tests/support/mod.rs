@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 
 use trackway_trace::{
-    AccessDescriptors, AppPc, BlockId, DataMode, Event, Exit, Fragment, FragmentId, Module, Options, PathId, Recording,
-    Summary, Terminator, ThreadId, ThreadInfo, Tsc, Writer,
+    AccessDescriptors, AppPc, BlockId, CallStackId, DataMode, Event, Exit, Fragment, FragmentId, MappingCall, Module,
+    Options, PathId, Recording, RoutineCall, RoutineKind, Summary, Terminator, ThreadId, ThreadInfo, Tsc, Writer,
 };
 use wire::code::{
     self, FragmentBlock, FragmentExit, TERMINATOR_DIRECT, TERMINATOR_INDIRECT, TERMINATOR_NOT_TAKEN,
@@ -443,6 +443,18 @@ impl Thread {
             Event::Child { thread, os_tid } => (word::CHILD, vec![thread.get(), os_tid]),
             Event::Detach { tsc } => (word::DETACH, time(tsc).to_vec()),
             Event::FsBase { base } => (word::FS_BASE, split(base).to_vec()),
+            Event::RoutineEnter { call, tsc } => {
+                let [first, second, third] = call.arguments.map(split);
+                let place = [address(call.pc), split(call.stack_pointer)];
+                let words = [&place[..], &[first, second, third, address(call.caller)]].concat().concat();
+                (word::ENTER, [&words[..], &[call.stack.0], &time(tsc)].concat())
+            }
+            Event::RoutineReturn { value, tsc, .. } => (word::RETURN, [split(value), time(tsc)].concat()),
+            Event::Mapping { call, tsc } => {
+                let values = [&call.arguments[..], &[call.result]].concat().into_iter().flat_map(split);
+                let words: Vec<u32> = std::iter::once(call.number).chain(values).chain([call.stack.0]).collect();
+                (word::MAPPING, [&words[..], &time(tsc)].concat())
+            }
             Event::Gap { .. } | Event::Unfinished { .. } | Event::Lost => unreachable!(),
         };
         self.words.push(word::event(kind, low));
@@ -485,13 +497,37 @@ impl Thread {
 
     pub fn end(&mut self, random: &mut Random) {
         // The next step shows the target of an indirect transfer; here there is none.
-        let last = self.expected.iter_mut().rev().find(|item| !matches!(item, ExpectedItem::Event(Event::Time { .. })));
+        let is_passing = |event: &Event| {
+            matches!(
+                event,
+                Event::Time { .. } | Event::RoutineEnter { .. } | Event::RoutineReturn { .. } | Event::Mapping { .. }
+            )
+        };
+        let is_passed = |item: &&mut ExpectedItem| matches!(item, ExpectedItem::Event(event) if is_passing(event));
+        let last = self.expected.iter_mut().rev().find(|item| !is_passed(item));
         if let Some(ExpectedItem::Step { terminator: Terminator::Indirect, next, .. }) = last {
             *next = AppPc::NONE;
         }
         let tsc = self.time(random);
         let event = if random.one_in(2) { Event::End { tsc } } else { Event::Detach { tsc } };
         self.event(event, 0, None);
+    }
+
+    /// Calls an allocation routine, which maps memory.
+    fn allocate(&mut self, random: &mut Random) {
+        let routine = RoutineKind::Calloc;
+        let (pc, caller) = (AppPc::new(random.next() >> 17), AppPc::new(random.next() >> 17));
+        let arguments = [random.next(), random.next() >> 40, random.next() >> 60];
+        let stack = CallStackId(random.below(1000) as u32);
+        let call = RoutineCall { routine, pc, stack_pointer: random.next() >> 17, arguments, caller, stack };
+        let tsc = self.time(random);
+        self.event(Event::RoutineEnter { call, tsc }, u32::from(routine as u8), None);
+        let call = MappingCall { number: 9, arguments, result: random.next() >> 17, is_nested: true, stack };
+        let tsc = self.time(random);
+        self.event(Event::Mapping { call, tsc }, word::MAPPING_NESTED, None);
+        let tsc = self.time(random);
+        let returned = Event::RoutineReturn { routine, value: random.next() >> 17, tsc };
+        self.event(returned, u32::from(routine as u8), None);
     }
 
     /// Executes one fragment.
@@ -502,6 +538,9 @@ impl Thread {
         if random.one_in(50) {
             let tsc = self.time(random);
             self.event(Event::Time { tsc }, 0, None);
+        }
+        if random.one_in(60) {
+            self.allocate(random);
         }
         let fragment = image.fragment_at(random, self.at, next_path);
         let image = &*image;

@@ -193,6 +193,7 @@ fn run<T: Tool>(common: &Common, tool: &mut T, descriptors: &mut DescriptorFile)
             no_shared_libs: common.no_shared_libs,
             routines: common.routines.clone(),
             callees: common.callees,
+            ..Selection::default()
         },
         ..Options::default()
     };

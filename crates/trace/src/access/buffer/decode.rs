@@ -38,6 +38,7 @@ impl AccessBuffer {
     ) {
         let access_data =
             AccessData { values_at: self.keep(data, context.keep_values), ..AccessData::new(data, context) };
+        self.push_stack_pointers(descriptors, span.descriptors, span.blocks, data);
         let mut start = mark.unwrap_or(self.entry_count());
         for accesses in descriptors.blocks(span.descriptors, span.blocks) {
             self.push_all(accesses, &access_data);
@@ -60,6 +61,8 @@ impl AccessBuffer {
     ) -> Option<u32> {
         let access_data =
             AccessData { values_at: self.keep(data, context.keep_values), ..AccessData::new(data, context) };
+        let executed = interrupted.blocks.saturating_add(u16::from(interrupted.part));
+        self.push_stack_pointers(descriptors, span.descriptors, executed, data);
         let whole = usize::from(interrupted.blocks);
         let mut start = self.entry_count();
         let mut unfinished: &[CompiledAccess] = &[];
