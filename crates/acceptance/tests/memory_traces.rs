@@ -6,7 +6,7 @@ use std::process::Command;
 
 use acceptance::source::compile;
 use acceptance::{Call, Data, ProcessOutput, RecordedCall, process, tool, trackway};
-use memory::{Codec, MemoryTrace};
+use memory::{MemoryCodec, MemoryTrace};
 use serde_json::Value;
 use trace::Trace;
 
@@ -15,7 +15,7 @@ fn run(arguments: &[&str], files: &[&Path]) -> ProcessOutput {
 }
 
 /// Compresses a recording and returns what the command reports.
-fn compress(trace: &Path, codec: Codec, out: &Path, options: &[&str]) -> Value {
+fn compress(trace: &Path, codec: MemoryCodec, out: &Path, options: &[&str]) -> Value {
     let arguments = [&["memory", "compress", "--json", "--codec", codec.name()], options, &["-o"]].concat();
     let output = run(&arguments, &[out, trace]);
     assert_eq!(output.stderr_text(), "");
@@ -42,7 +42,7 @@ fn assert_equal(trace: &Trace, compressed: &Path, what: &str) {
 fn check(call: &Call) {
     let recorded = call.clone().data(Data::Addresses).recorded();
     let out = recorded.directory.path().join("t.mem");
-    for codec in Codec::ALL {
+    for codec in MemoryCodec::ALL {
         let what = format!("{call:?} {codec}");
         let report = compress(&recorded.path, codec, &out, &[]);
         let counts = recorded.trace.totals();
@@ -99,7 +99,7 @@ fn a_nest_of_loops_takes_constant_space() {
         let call = Call::new(&program).arg(size.to_string()).data(Data::Addresses).options(["--routine", "nest"]);
         let recorded = call.recorded();
         let out = recorded.directory.path().join("t.mem");
-        let report = compress(&recorded.path, Codec::Prsd, &out, &[]);
+        let report = compress(&recorded.path, MemoryCodec::Prsd, &out, &[]);
         let accesses = 3 * u64::from(size).pow(2) + 1;
         assert_eq!(report["accesses"].as_u64(), Some(accesses), "three in the loops, and the return");
         assert_equal(&recorded.trace, &out, "nest");
@@ -114,7 +114,12 @@ fn a_nest_of_loops_takes_constant_space() {
 fn expansion_is_what_dump_lists() {
     let recorded = Call::new(tool::required("true")).data(Data::Addresses).recorded();
     let out = recorded.directory.path().join("t.mem");
-    compress(&recorded.path, Codec::Prsd, &out, &["--second-stage", "bzip2", "--grammar", "100", "--levels", "2"]);
+    compress(
+        &recorded.path,
+        MemoryCodec::Prsd,
+        &out,
+        &["--second-stage", "bzip2", "--grammar", "100", "--levels", "2"],
+    );
     for format in [&["--format", "ascii"][..], &["--format", "binary"], &["--format", "binary", "--wide"], &["--json"]]
     {
         let expanded = run(&[&["memory", "expand"], format].concat(), &[&out]);
@@ -129,7 +134,7 @@ fn regularity_is_that_of_the_program() {
     let program = compile(directory.path(), "nest.c", NEST, &["gcc", "-O1"]);
     let recorded = Call::new(&program).arg("300").data(Data::Addresses).options(["--routine", "nest"]).recorded();
     let out = recorded.directory.path().join("t.mem");
-    compress(&recorded.path, Codec::Prsd, &out, &[]);
+    compress(&recorded.path, MemoryCodec::Prsd, &out, &[]);
     let json: Value = serde_json::from_str(&run(&["memory", "streams", "--json"], &[&out]).stdout_text()).unwrap();
     let points = json["points"].as_array().unwrap();
     let mut strides = Vec::new();
@@ -167,7 +172,7 @@ fn bad_input_is_refused_in_a_sentence() {
     assert!(text.contains("would be written over"), "{text}");
     let text = refused(&["memory", "expand"], &[&with_data.path]);
     assert!(text.contains("is not a memory trace") && text.contains("trackway memory compress"), "{text}");
-    compress(&with_data.path, Codec::Vpc3, &out, &[]);
+    compress(&with_data.path, MemoryCodec::Vpc3, &out, &[]);
     let text = refused(&["memory", "streams"], &[&out]);
     assert!(text.contains("codec vpc3"), "{text}");
     let bytes = std::fs::read(&out).unwrap();

@@ -7,7 +7,7 @@ use std::time::Instant;
 use trackway_memory::prsd::{Detector, MAX_LEVEL, PieceEncoder};
 use trackway_memory::second_stage::SecondStage;
 use trackway_memory::sequitur::BoundedGrammars;
-use trackway_memory::vpc3::{AccessRecord, Vpc3Compressor};
+use trackway_memory::vpc3::{Vpc3Compressor, Vpc3Record};
 
 /// A path is what SEQUITUR compresses; it has several access points.
 const POINTS_OF_PATH: usize = 4;
@@ -94,7 +94,7 @@ fn push_records(trace: &Trace) -> usize {
     let mut length = 0;
     for (&path, addresses) in trace.paths.iter().zip(trace.addresses.chunks(POINTS_OF_PATH)) {
         for (&address, point) in addresses.iter().zip(path * POINTS_OF_PATH as u32..) {
-            length += compressor.push(AccessRecord { pc: point, address }).map_or(0, |chunk| chunk.len());
+            length += compressor.push(Vpc3Record { pc: point, address }).map_or(0, |chunk| chunk.len());
         }
     }
     length + compressor.finish().map_or(0, |chunk| chunk.len())

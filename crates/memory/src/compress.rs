@@ -8,10 +8,10 @@ use scope::{FunctionId, ScopeEvent, Scopes, Tracker};
 use std::collections::BTreeMap;
 use trace::{Access, Batch, Blocks, Event, Item, ReadError, Step, Trace};
 
+use crate::origin::{CodeModule, FunctionScope, LoopScope, MemoryCodec, Origin};
 use crate::point::{AccessPoint, PointId};
 use crate::row::{Action, FunctionIndex, LoopIndex};
-use crate::source::{Codec, Function, Loop, Module, Source};
-use crate::writer::{Options, Summary, ThreadWriter, Writer};
+use crate::writer::{CompressionOptions, CompressionSummary, MemoryTraceWriter, ThreadWriter};
 
 /// Why an execution trace could not be compressed.
 #[derive(Debug, thiserror::Error)]
@@ -28,19 +28,19 @@ pub enum CompressError {
 pub fn compress<W: Write>(
     trace: &Trace,
     scopes: &Scopes,
-    codec: Codec,
-    options: Options,
+    codec: MemoryCodec,
+    options: CompressionOptions,
     out: W,
     mut damaged: impl FnMut(&ReadError),
     mut progress: impl FnMut(u64),
-) -> Result<(W, Summary), CompressError> {
+) -> Result<(W, CompressionSummary), CompressError> {
     let mut compression = Compression {
         blocks: trace.blocks(),
         scopes,
         first_loops: first_loops(scopes),
         trackers: BTreeMap::new(),
         points: vec![Vec::new(); trace.blocks().len()],
-        writer: Writer::new(out, &source(trace, scopes, codec), options)?,
+        writer: MemoryTraceWriter::new(out, &origin(trace, scopes, codec), options)?,
     };
     let mut merged = trace.merged_with_accesses()?;
     loop {
@@ -55,21 +55,21 @@ pub fn compress<W: Write>(
 }
 
 /// Says where the accesses of a trace come from.
-fn source(trace: &Trace, scopes: &Scopes, codec: Codec) -> Source {
+fn origin(trace: &Trace, scopes: &Scopes, codec: MemoryCodec) -> Origin {
     let recording = trace.recording();
-    let modules = trace.modules().iter().map(|mapped| Module {
+    let modules = trace.modules().iter().map(|mapped| CodeModule {
         image: mapped.image,
         address: mapped.module.address,
         length: mapped.module.length,
         file_offset: mapped.module.file_offset,
         path: mapped.module.path.clone(),
     });
-    let functions = scopes.functions().map(|function| Function {
+    let functions = scopes.functions().map(|function| FunctionScope {
         name: function.name.clone(),
         image: function.image,
         entry: function.entry,
     });
-    Source {
+    Origin {
         codec,
         command: recording.command.clone(),
         options: recording.options.clone(),
@@ -79,14 +79,14 @@ fn source(trace: &Trace, scopes: &Scopes, codec: Codec) -> Source {
     }
 }
 
-fn loops(scopes: &Scopes) -> Vec<Loop> {
+fn loops(scopes: &Scopes) -> Vec<LoopScope> {
     let mut loops = Vec::new();
     for (function, first) in (0..).zip(first_loops(scopes)) {
         let Some(flow) = scopes.flow(FunctionId(function)) else { continue };
         loops.extend(flow.forest.loops().iter().map(|found| {
             let entry = found.entries.first().and_then(|&node| flow.span(node)).map_or(AppPc::NONE, |span| span.start);
             let parent = found.parent.map(|parent| first + parent);
-            Loop { function, parent, entry, is_irreducible: found.is_irreducible() }
+            LoopScope { function, parent, entry, is_irreducible: found.is_irreducible() }
         }));
     }
     loops
@@ -111,7 +111,7 @@ struct Compression<'t, W> {
     trackers: BTreeMap<ThreadId, Tracker<'t>>,
     /// The access points of every block, in the order of the block's last execution.
     points: Vec<Vec<(AccessPoint, PointId)>>,
-    writer: Writer<W>,
+    writer: MemoryTraceWriter<W>,
 }
 
 impl<W: Write> Compression<'_, W> {

@@ -16,7 +16,7 @@ const CHUNK_HEADER_BYTES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Where the accesses come from, and how they are stored.
-    Source,
+    Origin,
     /// Access points.
     Points,
     /// Rows.
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
 }
 
 const KINDS: [Kind; 8] =
-    [Kind::Source, Kind::Points, Kind::Rows, Kind::Order, Kind::Addresses, Kind::Records, Kind::Turns, Kind::End];
+    [Kind::Origin, Kind::Points, Kind::Rows, Kind::Order, Kind::Addresses, Kind::Records, Kind::Turns, Kind::End];
 
 impl Kind {
     fn number(self) -> u32 {

@@ -52,7 +52,7 @@
 //!
 //! A *memory trace* is a file of accesses, compressed in this way, together with the functions and
 //! loops that threads entered. [`compress`](fn@compress) makes one from an execution trace, a
-//! [`Writer`] from anything. [`MemoryTrace`] reads it: a [`Walk`] goes through what a thread did
+//! [`MemoryTraceWriter`] from anything. [`MemoryTrace`] reads it: a [`ThreadWalk`] goes through what a thread did
 //! without expanding the file. `docs/memory.md` is the page for users, and `docs/format.md`
 //! describes every byte.
 //!
@@ -60,6 +60,7 @@
 
 mod compress;
 mod container;
+mod origin;
 mod point;
 pub mod prsd;
 mod reader;
@@ -68,19 +69,18 @@ pub mod regularity;
 mod row;
 pub mod second_stage;
 pub mod sequitur;
-mod source;
 pub mod vpc3;
 mod writer;
 
 pub use compress::{CompressError, compress};
+pub use origin::{CodeModule, FunctionScope, LoopScope, MemoryCodec, Origin};
 pub use point::{AccessPoint, PointId};
-pub use reader::{MemoryTrace, MergedRecords, ReadError, Walk, WalkItem};
-pub use record::Record;
+pub use reader::{MemoryTrace, MemoryTraceError, MergedRecords, ThreadWalk, WalkItem};
+pub use record::AccessRecord;
 pub use row::{Action, FunctionIndex, LoopIndex};
-pub use source::{Codec, Function, Loop, Module, Source};
-pub use writer::{Options, Summary, ThreadWriter, Times, Writer};
+pub use writer::{CompressionOptions, CompressionSummary, CompressionTimes, MemoryTraceWriter, ThreadWriter};
 
 /// Bytes are not in the form that their kind has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed {0}")]
-pub struct Malformed(pub &'static str);
+pub struct FormatError(pub &'static str);

@@ -1,6 +1,6 @@
 //! Reading a memory trace: its access points, and what each thread did, without expanding the file.
 //!
-//! A [`MemoryTrace`] keeps the grammars and the pieces compressed. A [`Walk`] goes through one
+//! A [`MemoryTrace`] keeps the grammars and the pieces compressed. A [`ThreadWalk`] goes through one
 //! thread, a [`MergedRecords`] through all of them in their turns. Chunks are unpacked when they are
 //! needed.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
@@ -14,24 +14,24 @@ use codec::bytes::ByteReader;
 use entity::ThreadId;
 use memmap2::Mmap;
 
-use crate::Malformed;
+use crate::FormatError;
 use crate::container::{Chunk, Kind, Refusal, chunks};
+use crate::origin::{MemoryCodec, Origin};
 use crate::point::{AccessPoint, PointId, PointTable};
 use crate::prsd::PieceReader;
 use crate::row::{Action, RowTable};
 use crate::second_stage::unpack;
 use crate::sequitur::Rules;
-use crate::source::{Codec, Source};
 
 mod merged;
 mod walk;
 
 pub use merged::MergedRecords;
-pub use walk::{Walk, WalkItem};
+pub use walk::{ThreadWalk, WalkItem};
 
 /// Why a memory trace cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub enum MemoryTraceError {
     #[error("cannot open {path:?}: {reason}")]
     Open { path: std::path::PathBuf, reason: String },
     #[error("it is not a memory trace")]
@@ -41,7 +41,7 @@ pub enum ReadError {
     #[error("it is damaged at byte {0}")]
     Chunk(usize),
     #[error("its chunk at byte {at} is damaged: {problem}")]
-    Content { at: usize, problem: Malformed },
+    Content { at: usize, problem: FormatError },
     #[error("it ends early: it was not finished")]
     Unfinished,
     #[error("thread {0} has fewer addresses than its order says")]
@@ -74,7 +74,7 @@ impl Deref for FileBytes {
 /// A memory trace that can be read.
 pub struct MemoryTrace {
     file: FileBytes,
-    source: Source,
+    origin: Origin,
     points: PointTable,
     rows: RowTable,
     threads: BTreeMap<ThreadId, ThreadIndex>,
@@ -103,17 +103,18 @@ struct PieceBytes {
 
 impl fmt::Debug for MemoryTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryTrace").field("source", &self.source).field("accesses", &self.accesses).finish()
+        f.debug_struct("MemoryTrace").field("origin", &self.origin).field("accesses", &self.accesses).finish()
     }
 }
 
 impl MemoryTrace {
     /// Opens a file.
-    pub fn open(path: &Path) -> Result<Self, ReadError> {
-        let failed = |error: std::io::Error| ReadError::Open { path: path.to_owned(), reason: error.to_string() };
+    pub fn open(path: &Path) -> Result<Self, MemoryTraceError> {
+        let failed =
+            |error: std::io::Error| MemoryTraceError::Open { path: path.to_owned(), reason: error.to_string() };
         let file = std::fs::File::open(path).map_err(failed)?;
         if !file.metadata().map_err(failed)?.is_file() {
-            return Err(ReadError::Open { path: path.to_owned(), reason: "it is not a regular file".into() });
+            return Err(MemoryTraceError::Open { path: path.to_owned(), reason: "it is not a regular file".into() });
         }
         // SAFETY: the mapping is only read, and every use of it is checked. A writer replaces a file
         // as a whole and never shortens it, which is the one thing that would make reading fault.
@@ -122,23 +123,23 @@ impl MemoryTrace {
     }
 
     /// Reads a file from memory.
-    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, ReadError> {
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, MemoryTraceError> {
         Self::read(FileBytes::Owned(bytes))
     }
 
-    fn read(file: FileBytes) -> Result<Self, ReadError> {
+    fn read(file: FileBytes) -> Result<Self, MemoryTraceError> {
         let chunks = chunks(&file).map_err(|refusal| match refusal {
-            Refusal::Magic => ReadError::NotAMemoryTrace,
-            Refusal::Version(version) => ReadError::Version(version),
-            Refusal::Chunk(at) => ReadError::Chunk(at),
+            Refusal::Magic => MemoryTraceError::NotAMemoryTrace,
+            Refusal::Version(version) => MemoryTraceError::Version(version),
+            Refusal::Chunk(at) => MemoryTraceError::Chunk(at),
         })?;
         let is_finished = chunks.last().is_some_and(|chunk| chunk.kind == Kind::End);
         if !is_finished {
-            return Err(ReadError::Unfinished);
+            return Err(MemoryTraceError::Unfinished);
         }
         let mut trace = Self {
             file,
-            source: Source::default(),
+            origin: Origin::default(),
             points: PointTable::default(),
             rows: RowTable::default(),
             threads: BTreeMap::new(),
@@ -148,36 +149,36 @@ impl MemoryTrace {
         };
         for chunk in chunks {
             let at = chunk.content.start;
-            trace.add(chunk).map_err(|problem| ReadError::Content { at, problem })?;
+            trace.add(chunk).map_err(|problem| MemoryTraceError::Content { at, problem })?;
         }
         Ok(trace)
     }
 
     /// Adds a chunk to the index.
-    fn add(&mut self, chunk: Chunk) -> Result<(), Malformed> {
+    fn add(&mut self, chunk: Chunk) -> Result<(), FormatError> {
         let thread = ThreadId::new(chunk.thread);
         match chunk.kind {
-            Kind::Source => self.source = Source::read(&self.unpacked(&chunk)?).ok_or(Malformed("source"))?,
+            Kind::Origin => self.origin = Origin::read(&self.unpacked(&chunk)?).ok_or(FormatError("origin"))?,
             Kind::Points => {
                 let content = self.unpacked(&chunk)?;
-                self.points.read(&content).ok_or(Malformed("access points"))?;
+                self.points.read(&content).ok_or(FormatError("access points"))?;
             }
             Kind::Rows => {
                 let content = self.unpacked(&chunk)?;
-                self.rows.read(&content).ok_or(Malformed("rows"))?;
+                self.rows.read(&content).ok_or(FormatError("rows"))?;
             }
             Kind::Order => self.threads.entry(thread).or_default().orders.push(chunk),
             Kind::Addresses => {
                 let directory = self.unpacked(&chunk)?;
                 let index = self.threads.entry(thread).or_default();
-                index.add_pieces(&directory, self.points.all().len()).ok_or(Malformed("directory of pieces"))?;
+                index.add_pieces(&directory, self.points.all().len()).ok_or(FormatError("directory of pieces"))?;
                 index.addresses.push(chunk);
             }
             Kind::Records => self.records.push(chunk),
             Kind::Turns => self.turns.push(chunk),
             Kind::End => {
                 let mut fields = ByteReader::new(self.content(&chunk));
-                self.accesses = fields.varint().ok_or(Malformed("totals"))?;
+                self.accesses = fields.varint().ok_or(FormatError("totals"))?;
             }
         }
         Ok(())
@@ -188,29 +189,29 @@ impl MemoryTrace {
     }
 
     /// Unpacks the first stream of a chunk.
-    fn unpacked(&self, chunk: &Chunk) -> Result<Vec<u8>, Malformed> {
+    fn unpacked(&self, chunk: &Chunk) -> Result<Vec<u8>, FormatError> {
         unpack(&mut self.content(chunk), STREAM_MAX)
     }
 
     /// Unpacks the pieces of a chunk, which are its second stream.
-    fn unpacked_pieces(&self, chunk: &Chunk) -> Result<Vec<u8>, Malformed> {
+    fn unpacked_pieces(&self, chunk: &Chunk) -> Result<Vec<u8>, FormatError> {
         let mut content = self.content(chunk);
         unpack(&mut content, STREAM_MAX)?;
         unpack(&mut content, STREAM_MAX)
     }
 
-    fn rules(&self, chunk: &Chunk) -> Result<Rules, Malformed> {
+    fn rules(&self, chunk: &Chunk) -> Result<Rules, FormatError> {
         Rules::decode(&self.unpacked(chunk)?)
     }
 
     #[must_use]
-    pub fn source(&self) -> &Source {
-        &self.source
+    pub fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     #[must_use]
-    pub fn codec(&self) -> Codec {
-        self.source.codec
+    pub fn codec(&self) -> MemoryCodec {
+        self.origin.codec
     }
 
     /// Returns the number of accesses.
@@ -236,13 +237,13 @@ impl MemoryTrace {
         self.file.len() as u64
     }
 
-    /// Returns the threads whose accesses are stored apart, as [`Codec::Prsd`] does.
+    /// Returns the threads whose accesses are stored apart, as [`MemoryCodec::Prsd`] does.
     pub fn threads(&self) -> impl Iterator<Item = ThreadId> {
         self.threads.keys().copied()
     }
 
     /// Returns the grammars of a thread.
-    pub fn grammars(&self, thread: ThreadId) -> impl Iterator<Item = Result<Rules, ReadError>> {
+    pub fn grammars(&self, thread: ThreadId) -> impl Iterator<Item = Result<Rules, MemoryTraceError>> {
         let chunks = self.threads.get(&thread).map_or(&[][..], |index| &index.orders);
         chunks.iter().map(|chunk| self.rules(chunk).map_err(|problem| chunk.error(problem)))
     }
@@ -253,8 +254,8 @@ impl MemoryTrace {
         &self,
         thread: ThreadId,
         mut each: impl FnMut(PointId, crate::prsd::Piece<'_>),
-    ) -> Result<(), ReadError> {
-        let Some(index) = self.threads.get(&thread) else { return Err(ReadError::NoThread(thread)) };
+    ) -> Result<(), MemoryTraceError> {
+        let Some(index) = self.threads.get(&thread) else { return Err(MemoryTraceError::NoThread(thread)) };
         for (number, chunk) in (0u32..).zip(&index.addresses) {
             let pieces = self.unpacked_pieces(chunk).map_err(|problem| chunk.error(problem))?;
             for (point, places) in (0u32..).zip(&index.pieces) {
@@ -274,11 +275,11 @@ impl MemoryTrace {
         MergedRecords::new(self)
     }
 
-    /// Returns what a thread did, in order. The file's codec is [`Codec::Prsd`].
-    pub fn walk(&self, thread: ThreadId) -> Result<Walk<'_>, ReadError> {
+    /// Returns what a thread did, in order. The file's codec is [`MemoryCodec::Prsd`].
+    pub fn walk(&self, thread: ThreadId) -> Result<ThreadWalk<'_>, MemoryTraceError> {
         match self.threads.get(&thread) {
-            Some(index) => Ok(Walk::new(self, thread, index)),
-            None => Err(ReadError::NoThread(thread)),
+            Some(index) => Ok(ThreadWalk::new(self, thread, index)),
+            None => Err(MemoryTraceError::NoThread(thread)),
         }
     }
 
@@ -288,8 +289,8 @@ impl MemoryTrace {
 }
 
 impl Chunk {
-    fn error(&self, problem: Malformed) -> ReadError {
-        ReadError::Content { at: self.content.start, problem }
+    fn error(&self, problem: FormatError) -> MemoryTraceError {
+        MemoryTraceError::Content { at: self.content.start, problem }
     }
 }
 

@@ -6,17 +6,17 @@ use codec::streams::Compressor;
 use codec::{bytes::ByteReader, bytes::put_varint, fast, lanes};
 use entity::PathId;
 
+use crate::origin::MemoryCodec;
 use crate::point::PointId;
 use crate::second_stage::SecondStage;
-use crate::source::Codec;
-use crate::{Malformed, vpc3};
+use crate::{FormatError, vpc3};
 
 /// Records in a chunk at most.
 const RECORDS_MAX: usize = 1 << 20;
 
 /// An access: METRIC's ⟨point_id, EA⟩.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct AccessRecord {
     pub point: PointId,
     pub address: u64,
 }
@@ -73,21 +73,21 @@ struct NativeCoder {
 }
 
 impl RecordWriter {
-    /// `codec` is not [`Codec::Prsd`].
-    pub(crate) fn new(codec: Codec, stage: SecondStage) -> Self {
+    /// `codec` is not [`MemoryCodec::Prsd`].
+    pub(crate) fn new(codec: MemoryCodec, stage: SecondStage) -> Self {
         let form = match codec {
-            Codec::Vpc3 => Form::Vpc3(Box::new(vpc3::Vpc3Compressor::new(stage))),
-            Codec::Native => Form::Native(Box::default()),
-            Codec::Prsd | Codec::Raw => Form::Raw,
+            MemoryCodec::Vpc3 => Form::Vpc3(Box::new(vpc3::Vpc3Compressor::new(stage))),
+            MemoryCodec::Native => Form::Native(Box::default()),
+            MemoryCodec::Prsd | MemoryCodec::Raw => Form::Raw,
         };
         Self { form, words: Vec::new(), addresses: Vec::new() }
     }
 
     /// Adds a record. Returns a chunk if it is full.
     #[inline]
-    pub(crate) fn push(&mut self, Record { point: PointId(point), address }: Record) -> Option<Vec<u8>> {
+    pub(crate) fn push(&mut self, AccessRecord { point: PointId(point), address }: AccessRecord) -> Option<Vec<u8>> {
         if let Form::Vpc3(compressor) = &mut self.form {
-            return compressor.push(vpc3::AccessRecord { pc: point, address });
+            return compressor.push(vpc3::Vpc3Record { pc: point, address });
         }
         self.words.push(point + 1);
         self.addresses.extend_from_slice(&address.to_le_bytes());
@@ -145,24 +145,24 @@ enum Decoders {
     Raw,
 }
 
-const MALFORMED: Malformed = Malformed("chunk of records");
+const MALFORMED: FormatError = FormatError("chunk of records");
 
 impl RecordReader {
-    /// `codec` is not [`Codec::Prsd`].
-    pub(crate) fn new(codec: Codec) -> Self {
+    /// `codec` is not [`MemoryCodec::Prsd`].
+    pub(crate) fn new(codec: MemoryCodec) -> Self {
         Self(match codec {
-            Codec::Vpc3 => Decoders::Vpc3(Box::default()),
-            Codec::Native => Decoders::Native(Box::default()),
-            Codec::Prsd | Codec::Raw => Decoders::Raw,
+            MemoryCodec::Vpc3 => Decoders::Vpc3(Box::default()),
+            MemoryCodec::Native => Decoders::Native(Box::default()),
+            MemoryCodec::Prsd | MemoryCodec::Raw => Decoders::Raw,
         })
     }
 
     /// Appends the records of the next chunk to `records`. No later chunk can be read after an
     /// error.
-    pub(crate) fn read(&mut self, chunk: &[u8], records: &mut Vec<Record>) -> Result<(), Malformed> {
+    pub(crate) fn read(&mut self, chunk: &[u8], records: &mut Vec<AccessRecord>) -> Result<(), FormatError> {
         if let Decoders::Vpc3(decompressor) = &mut self.0 {
-            let push = |record: vpc3::AccessRecord| {
-                records.push(Record { point: PointId(record.pc), address: record.address });
+            let push = |record: vpc3::Vpc3Record| {
+                records.push(AccessRecord { point: PointId(record.pc), address: record.address });
             };
             return decompressor.read(chunk, push);
         }
@@ -179,7 +179,7 @@ impl RecordReader {
         }
         for (word, address) in words.into_iter().zip(addresses) {
             let point = word.checked_sub(1).map(PointId).ok_or(MALFORMED)?;
-            records.push(Record { point, address: u64::from_le_bytes(*address) });
+            records.push(AccessRecord { point, address: u64::from_le_bytes(*address) });
         }
         Ok(())
     }
@@ -194,7 +194,7 @@ fn read_native(
     (tables, lanes): &mut (fast::Tables, lanes::Decoder<Layout>),
     fields: &mut ByteReader<'_>,
     count: usize,
-) -> Result<(Vec<u32>, Vec<u8>), Malformed> {
+) -> Result<(Vec<u32>, Vec<u8>), FormatError> {
     let length = fields.varint().and_then(|length| usize::try_from(length).ok()).ok_or(MALFORMED)?;
     let (mut words, mut addresses) = (Vec::new(), Vec::new());
     if length == 0 {
@@ -218,9 +218,9 @@ mod tests {
 
     use super::*;
 
-    const CODECS: [Codec; 3] = [Codec::Vpc3, Codec::Native, Codec::Raw];
+    const CODECS: [MemoryCodec; 3] = [MemoryCodec::Vpc3, MemoryCodec::Native, MemoryCodec::Raw];
 
-    fn chunks(codec: Codec, records: &[Record]) -> Vec<Vec<u8>> {
+    fn chunks(codec: MemoryCodec, records: &[AccessRecord]) -> Vec<Vec<u8>> {
         let mut writer = RecordWriter::new(codec, SecondStage::default());
         let mut chunks: Vec<Vec<u8>> = records.iter().filter_map(|&record| writer.push(record)).collect();
         chunks.extend(writer.finish());
@@ -228,7 +228,7 @@ mod tests {
         chunks
     }
 
-    fn check(codec: Codec, records: &[Record]) {
+    fn check(codec: MemoryCodec, records: &[AccessRecord]) {
         let (mut reader, mut read) = (RecordReader::new(codec), Vec::new());
         for chunk in chunks(codec, records) {
             reader.read(&chunk, &mut read).unwrap();
@@ -236,15 +236,15 @@ mod tests {
         assert!(read == records, "{codec}");
     }
 
-    fn any_record() -> impl Strategy<Value = Record> {
+    fn any_record() -> impl Strategy<Value = AccessRecord> {
         let address = prop_oneof![any::<u64>(), 0x1000u64..0x1100];
-        (0u32..50, address).prop_map(|(point, address)| Record { point: PointId(point), address })
+        (0u32..50, address).prop_map(|(point, address)| AccessRecord { point: PointId(point), address })
     }
 
     #[test]
     fn more_than_a_chunk_comes_back() {
-        let records: Vec<Record> =
-            (0..2_500_000u32).map(|at| Record { point: PointId(at % 7), address: u64::from(at) * 8 }).collect();
+        let records: Vec<AccessRecord> =
+            (0..2_500_000u32).map(|at| AccessRecord { point: PointId(at % 7), address: u64::from(at) * 8 }).collect();
         CODECS.into_iter().for_each(|codec| check(codec, &records));
     }
 

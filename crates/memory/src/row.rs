@@ -12,11 +12,11 @@ use std::hash::BuildHasher;
 
 use crate::point::PointId;
 
-/// A function of a file, by its position in [`crate::Source::functions`].
+/// A function of a file, by its position in [`crate::Origin::functions`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FunctionIndex(pub u32);
 
-/// A loop of a file, by its position in [`crate::Source::loops`].
+/// A loop of a file, by its position in [`crate::Origin::loops`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LoopIndex(pub u32);
 

@@ -9,7 +9,7 @@ use std::io::{Error, Read};
 
 use bzip2::read::{BzDecoder, BzEncoder};
 
-use crate::Malformed;
+use crate::FormatError;
 use codec::bytes::{ByteReader, put_varint};
 
 /// A general compressor.
@@ -69,9 +69,9 @@ fn compress_zstd(content: &[u8], level: i32) -> Result<Vec<u8>, Error> {
 
 /// Takes a packed stream off the front of `bytes` and returns its content, which has at most
 /// `limit` bytes.
-pub fn unpack(bytes: &mut &[u8], limit: usize) -> Result<Vec<u8>, Malformed> {
+pub fn unpack(bytes: &mut &[u8], limit: usize) -> Result<Vec<u8>, FormatError> {
     let mut reader = ByteReader::new(bytes);
-    let content = read(&mut reader, limit).ok_or(Malformed("compressed stream"))?;
+    let content = read(&mut reader, limit).ok_or(FormatError("compressed stream"))?;
     *bytes = reader.rest();
     Ok(content)
 }
@@ -119,7 +119,7 @@ mod tests {
             assert_eq!(unpack(&mut bytes, content.len()).as_deref(), Ok(content), "{stage:?}");
             assert_eq!(bytes, [7]);
             if let Some(less) = content.len().checked_sub(1) {
-                assert_eq!(unpack(&mut packed.as_slice(), less), Err(Malformed("compressed stream")));
+                assert_eq!(unpack(&mut packed.as_slice(), less), Err(FormatError("compressed stream")));
             }
         }
     }

@@ -47,7 +47,7 @@ pub use chunk::{CHUNK_RECORDS, Vpc3Compressor, Vpc3Decompressor};
 
 /// An access: the address of an instruction, or its number, and the address that it accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AccessRecord {
+pub struct Vpc3Record {
     pub pc: u32,
     pub address: u64,
 }

@@ -1,6 +1,6 @@
 //! Writing a memory trace: accesses and scopes in, chunks out.
 //!
-//! A [`Writer`] gets what each thread does, in the merged order of threads. With [`Codec::Prsd`],
+//! A [`MemoryTraceWriter`] gets what each thread does, in the merged order of threads. With [`MemoryCodec::Prsd`],
 //! every thread has a grammar of its own for the order of its rows, and a detector for each access
 //! point. Memory does not grow with the trace: a grammar that becomes too large is written and
 //! begun anew, and so are pieces.
@@ -14,17 +14,17 @@ use codec::bytes::put_varint;
 use entity::ThreadId;
 
 use crate::container::{ChunkWriter, Kind};
+use crate::origin::{MemoryCodec, Origin};
 use crate::point::{AccessPoint, PointId, PointTable};
 use crate::prsd::{Detector, MAX_LEVEL, Piece, PieceEncoder};
-use crate::record::{Record, RecordWriter};
+use crate::record::{AccessRecord, RecordWriter};
 use crate::row::{Action, RowTable};
 use crate::second_stage::SecondStage;
 use crate::sequitur::{BoundedGrammars, Rules};
-use crate::source::{Codec, Source};
 
-/// What a [`Writer`] may use, and how it compresses.
+/// What a [`MemoryTraceWriter`] may use, and how it compresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct CompressionOptions {
     /// A grammar with more symbols is written, and a new one begun.
     pub grammar_symbols: usize,
     /// The highest level of the detectors (MAXLEVEL of METRIC).
@@ -34,7 +34,7 @@ pub struct Options {
     pub stage: SecondStage,
 }
 
-impl Default for Options {
+impl Default for CompressionOptions {
     fn default() -> Self {
         Self { grammar_symbols: 1 << 16, max_level: MAX_LEVEL, piece_bytes: 4 << 20, stage: SecondStage::default() }
     }
@@ -42,7 +42,7 @@ impl Default for Options {
 
 /// Processor time of the parts of compression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct CompressionTimes {
     /// Finding regular sections.
     pub detector: Duration,
     /// Rows and SEQUITUR.
@@ -55,7 +55,7 @@ pub struct Times {
 
 /// What was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
+pub struct CompressionSummary {
     pub accesses: u64,
     pub points: u64,
     pub rows: u64,
@@ -68,7 +68,7 @@ pub struct Summary {
     pub irregular_accesses: u64,
     /// Bytes of the file.
     pub bytes: u64,
-    pub times: Times,
+    pub times: CompressionTimes,
 }
 
 /// Accesses that are collected before they are compressed.
@@ -77,15 +77,15 @@ const BATCH: usize = 8192;
 const TURNS: usize = 1 << 18;
 
 /// Writes a memory trace.
-pub struct Writer<W> {
+pub struct MemoryTraceWriter<W> {
     chunks: ChunkWriter<W>,
-    options: Options,
+    options: CompressionOptions,
     points: PointTable,
     form: Form,
     /// The streams of threads whose turn it is not.
     streams: BTreeMap<ThreadId, Box<ThreadStream>>,
     turns: Vec<(ThreadId, u64)>,
-    summary: Summary,
+    summary: CompressionSummary,
 }
 
 enum Form {
@@ -96,7 +96,7 @@ enum Form {
 /// What one thread does. With plain records, there is one stream for all threads.
 struct ThreadStream {
     /// What was not compressed yet.
-    accesses: Vec<Record>,
+    accesses: Vec<AccessRecord>,
     actions: Vec<Action>,
     /// Where rows end in `actions`.
     ends: Vec<usize>,
@@ -114,27 +114,27 @@ struct PointStream {
     bytes: Vec<u8>,
 }
 
-/// One thread of a [`Writer`], for as long as it does something.
+/// One thread of a [`MemoryTraceWriter`], for as long as it does something.
 pub struct ThreadWriter<'w, W: Write> {
-    writer: &'w mut Writer<W>,
+    writer: &'w mut MemoryTraceWriter<W>,
     stream: Box<ThreadStream>,
     thread: ThreadId,
     /// Accesses of this turn.
     count: u64,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> MemoryTraceWriter<W> {
     /// Begins a file.
-    pub fn new(out: W, source: &Source, options: Options) -> io::Result<Self> {
+    pub fn new(out: W, origin: &Origin, options: CompressionOptions) -> io::Result<Self> {
         let mut chunks = ChunkWriter::new(out)?;
         let mut content = Vec::new();
-        options.stage.pack(&source.write(), &mut content);
-        chunks.put(Kind::Source, 0, &content)?;
-        let form = match source.codec {
-            Codec::Prsd => Form::Sections { rows: RowTable::default() },
+        options.stage.pack(&origin.write(), &mut content);
+        chunks.put(Kind::Origin, 0, &content)?;
+        let form = match origin.codec {
+            MemoryCodec::Prsd => Form::Sections { rows: RowTable::default() },
             codec => Form::Records(Box::new(RecordWriter::new(codec, options.stage))),
         };
-        let (points, summary) = (PointTable::default(), Summary::default());
+        let (points, summary) = (PointTable::default(), CompressionSummary::default());
         Ok(Self { chunks, options, points, form, streams: BTreeMap::new(), turns: Vec::new(), summary })
     }
 
@@ -164,7 +164,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Writes the rest.
-    pub fn finish(mut self) -> io::Result<(W, Summary)> {
+    pub fn finish(mut self) -> io::Result<(W, CompressionSummary)> {
         for (thread, mut stream) in mem::take(&mut self.streams) {
             stream.end_row();
             self.compress(thread, &mut stream)?;
@@ -179,7 +179,7 @@ impl<W: Write> Writer<W> {
         self.put_turns()?;
         self.put_end()?;
         let (out, bytes) = self.chunks.finish()?;
-        Ok((out, Summary { bytes, ..self.summary }))
+        Ok((out, CompressionSummary { bytes, ..self.summary }))
     }
 
     fn finish_stream(&mut self, thread: ThreadId, stream: &mut ThreadStream) -> io::Result<()> {
@@ -337,12 +337,12 @@ impl<W: Write> ThreadWriter<'_, W> {
     #[inline]
     pub fn access(&mut self, point: PointId, address: u64) -> io::Result<()> {
         self.count += 1;
-        self.stream.accesses.push(Record { point, address });
+        self.stream.accesses.push(AccessRecord { point, address });
         self.stream.actions.push(Action::Access(point));
         if self.stream.accesses.len() < BATCH { Ok(()) } else { self.compress() }
     }
 
-    /// Adds a change of scope. [`Codec::Prsd`] alone keeps it.
+    /// Adds a change of scope. [`MemoryCodec::Prsd`] alone keeps it.
     #[inline]
     pub fn scope(&mut self, change: Action) {
         self.stream.actions.push(change);
@@ -392,8 +392,8 @@ impl ThreadStream {
     }
 
     /// Passes the addresses that were collected to the detectors of their points.
-    fn detect(&mut self, max_level: usize, summary: &mut Summary) {
-        for Record { point: PointId(point), address } in self.accesses.drain(..) {
+    fn detect(&mut self, max_level: usize, summary: &mut CompressionSummary) {
+        for AccessRecord { point: PointId(point), address } in self.accesses.drain(..) {
             let point = point as usize;
             if point >= self.points.len() {
                 self.points.resize_with(point + 1, || None);
@@ -404,7 +404,7 @@ impl ThreadStream {
         }
     }
 
-    fn finish_point(&mut self, point: usize, summary: &mut Summary) {
+    fn finish_point(&mut self, point: usize, summary: &mut CompressionSummary) {
         if let Some(stream) = &mut self.points[point] {
             let PointStream { detector, encoder, bytes } = &mut **stream;
             detector.finish(&mut |piece| self.piece_bytes += put_piece(encoder, bytes, piece, summary));
@@ -438,7 +438,12 @@ impl PointStream {
 }
 
 /// Appends a piece and returns the number of bytes that it takes.
-fn put_piece(encoder: &mut PieceEncoder, bytes: &mut Vec<u8>, piece: Piece<'_>, summary: &mut Summary) -> usize {
+fn put_piece(
+    encoder: &mut PieceEncoder,
+    bytes: &mut Vec<u8>,
+    piece: Piece<'_>,
+    summary: &mut CompressionSummary,
+) -> usize {
     match piece {
         Piece::Regular(_) => summary.regular_pieces += 1,
         Piece::Irregular(addresses) => summary.irregular_accesses += addresses.len() as u64,

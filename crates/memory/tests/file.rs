@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use trackway_memory::prsd::MAX_LEVEL;
 use trackway_memory::second_stage::SecondStage;
 use trackway_memory::{
-    AccessPoint, Action, Codec, FunctionIndex, LoopIndex, MemoryTrace, Options, Record, Source, Summary, WalkItem,
-    Writer,
+    AccessPoint, AccessRecord, Action, CompressionOptions, CompressionSummary, FunctionIndex, LoopIndex, MemoryCodec,
+    MemoryTrace, MemoryTraceWriter, Origin, WalkItem,
 };
 
 /// What a thread does.
@@ -22,16 +22,16 @@ enum Do {
 type Turns = Vec<(u32, Vec<Do>)>;
 
 /// Every chunk is as small as can be, so that there are many.
-fn small() -> Options {
-    Options { grammar_symbols: 3, max_level: MAX_LEVEL, piece_bytes: 1, stage: SecondStage::Zstd(1) }
+fn small() -> CompressionOptions {
+    CompressionOptions { grammar_symbols: 3, max_level: MAX_LEVEL, piece_bytes: 1, stage: SecondStage::Zstd(1) }
 }
 
 fn point(number: u64) -> AccessPoint {
     AccessPoint { image: 0, pc: AppPc::new(0x1000 + 4 * number), size: 8, is_write: number.is_multiple_of(2) }
 }
 
-fn write(turns: &Turns, codec: Codec, options: Options) -> (Vec<u8>, Summary) {
-    let mut writer = Writer::new(Vec::new(), &Source { codec, ..Source::default() }, options).unwrap();
+fn write(turns: &Turns, codec: MemoryCodec, options: CompressionOptions) -> (Vec<u8>, CompressionSummary) {
+    let mut writer = MemoryTraceWriter::new(Vec::new(), &Origin { codec, ..Origin::default() }, options).unwrap();
     for (thread, actions) in turns {
         let mut thread = writer.thread(ThreadId::new(*thread));
         for &action in actions {
@@ -63,7 +63,7 @@ fn accesses(turns: &Turns) -> Vec<(ThreadId, AccessPoint, u64)> {
 }
 
 fn merged(trace: &MemoryTrace) -> Vec<(ThreadId, AccessPoint, u64)> {
-    let named = |(thread, Record { point, address })| (thread, *trace.point(point).unwrap(), address);
+    let named = |(thread, AccessRecord { point, address })| (thread, *trace.point(point).unwrap(), address);
     trace.merged().map(|record| named(record.unwrap())).collect()
 }
 
@@ -91,8 +91,8 @@ fn expected_walks(turns: &Turns) -> BTreeMap<ThreadId, Vec<String>> {
     walks
 }
 
-fn check(turns: &Turns, options: Options) {
-    for codec in Codec::ALL {
+fn check(turns: &Turns, options: CompressionOptions) {
+    for codec in MemoryCodec::ALL {
         let (file, summary) = write(turns, codec, options);
         assert_eq!(summary.bytes, file.len() as u64);
         let trace = MemoryTrace::from_bytes(file).unwrap();
@@ -102,7 +102,7 @@ fn check(turns: &Turns, options: Options) {
             (codec, expected.len() as u64, trace.accesses())
         );
         assert!(merged(&trace) == expected, "{codec}");
-        if codec == Codec::Prsd {
+        if codec == MemoryCodec::Prsd {
             assert_eq!(walks(&trace), expected_walks(turns));
         }
     }
@@ -134,14 +134,14 @@ proptest! {
     #[test]
     fn what_threads_do_comes_back(turns in any_turns()) {
         check(&turns, small());
-        check(&turns, Options::default());
+        check(&turns, CompressionOptions::default());
     }
 
     #[test]
     fn damaged_files_are_refused_or_read(
-        turns in any_turns(), at: prop::sample::Index, byte: u8, length in 1usize..9, codec in 0..Codec::ALL.len(),
+        turns in any_turns(), at: prop::sample::Index, byte: u8, length in 1usize..9, codec in 0..MemoryCodec::ALL.len(),
     ) {
-        let (file, _) = write(&turns, Codec::ALL[codec], small());
+        let (file, _) = write(&turns, MemoryCodec::ALL[codec], small());
         let damaged = damage(&file, at.index(file.len()), byte, length);
         if let Ok(trace) = MemoryTrace::from_bytes(damaged) {
             let _ = trace.merged().take(10_000).last();
@@ -154,7 +154,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_refused_or_read(bytes: Vec<u8>) {
-        let magic = &write(&Vec::new(), Codec::Prsd, small()).0[..8];
+        let magic = &write(&Vec::new(), MemoryCodec::Prsd, small()).0[..8];
         let _ = MemoryTrace::from_bytes([magic, &bytes].concat());
         let _ = MemoryTrace::from_bytes(bytes);
     }
@@ -181,7 +181,7 @@ fn damage(file: &[u8], at: usize, byte: u8, length: usize) -> Vec<u8> {
 #[test]
 fn a_cut_file_is_refused() {
     let actions = vec![Do::Access { point: 1, address: 2 }; 100];
-    let (file, _) = write(&vec![(0, actions)], Codec::Prsd, small());
+    let (file, _) = write(&vec![(0, actions)], MemoryCodec::Prsd, small());
     for length in 0..file.len() {
         assert!(MemoryTrace::from_bytes(file[..length].to_vec()).is_err(), "{length}");
     }
@@ -196,8 +196,8 @@ fn a_loop_nest_takes_the_same_space_whatever_its_size() {
 
 /// Writes the accesses of `for i, j: c[i] += a[i][j] * b[j][i]` and returns the bytes of the file.
 fn nest(size: u64) -> u64 {
-    let source = Source::default();
-    let mut writer = Writer::new(Vec::new(), &source, Options::default()).unwrap();
+    let origin = Origin::default();
+    let mut writer = MemoryTraceWriter::new(Vec::new(), &origin, CompressionOptions::default()).unwrap();
     let mut thread = writer.thread(ThreadId::FIRST);
     for i in 0..size {
         for j in 0..size {
@@ -225,8 +225,8 @@ fn random_addresses_take_little_more_than_raw_ones() {
     };
     let actions: Vec<Do> = (0..200_000).map(|_| Do::Access { point: random() % 1000, address: random() }).collect();
     let turns = vec![(0, actions)];
-    let (_, prsd) = write(&turns, Codec::Prsd, Options::default());
-    let (_, raw) = write(&turns, Codec::Raw, Options::default());
+    let (_, prsd) = write(&turns, MemoryCodec::Prsd, CompressionOptions::default());
+    let (_, raw) = write(&turns, MemoryCodec::Raw, CompressionOptions::default());
     let ratio = prsd.bytes as f64 / raw.bytes as f64;
     assert!(ratio < 1.2, "{ratio}");
 }

@@ -6,7 +6,7 @@ mod streams;
 
 use std::path::Path;
 
-use memory::{Codec, MemoryTrace, ReadError};
+use memory::{MemoryCodec, MemoryTrace, MemoryTraceError};
 
 use crate::arguments::memory::Memory;
 use crate::failure::Failure;
@@ -24,13 +24,13 @@ fn open(file: &Path) -> Result<MemoryTrace, Failure> {
     MemoryTrace::open(file).map_err(|error| failure(file, &error))
 }
 
-fn failure(file: &Path, error: &ReadError) -> Failure {
+fn failure(file: &Path, error: &MemoryTraceError) -> Failure {
     let failure = match error {
-        ReadError::Open { .. } => Failure::new(error.to_string()),
+        MemoryTraceError::Open { .. } => Failure::new(error.to_string()),
         _ => Failure::new(format!("cannot read {}: {error}", file.display())),
     };
     match error {
-        ReadError::NotAMemoryTrace => failure.hint("memory traces are made by `trackway memory compress`"),
+        MemoryTraceError::NotAMemoryTrace => failure.hint("memory traces are made by `trackway memory compress`"),
         _ => failure,
     }
 }
@@ -38,7 +38,7 @@ fn failure(file: &Path, error: &ReadError) -> Failure {
 /// Fails if the accesses are not stored as regular sections.
 fn require_sections(trace: &MemoryTrace, file: &Path) -> Result<(), Failure> {
     match trace.codec() {
-        Codec::Prsd => Ok(()),
+        MemoryCodec::Prsd => Ok(()),
         codec => Err(Failure::new(format!("{} is compressed with the codec {codec}", file.display()))
             .hint("`trackway memory compress --codec prsd` keeps what is needed")),
     }

@@ -41,20 +41,24 @@ pub fn write() {
     }
     let flags = PortSettings { known_by: KnownCriterion::Flags, ..PortSettings::default() };
     put("port_bits", "mlvCF_e-flags", &port_file(Technique::MlvCfE, &flags));
-    for codec in memory::Codec::ALL {
+    for codec in memory::MemoryCodec::ALL {
         put("memory_trace", codec.name(), &memory_trace(codec));
     }
 }
 
 /// A memory trace of two threads in a nest of loops, without a second stage, so that mutations reach
 /// the contents.
-fn memory_trace(codec: memory::Codec) -> Vec<u8> {
+fn memory_trace(codec: memory::MemoryCodec) -> Vec<u8> {
     let entry = AppPc::new(0x1000);
-    let function = memory::Function { name: "nest".into(), image: 0, entry };
-    let found = memory::Loop { function: 0, parent: None, entry, is_irreducible: false };
-    let source = memory::Source { codec, functions: vec![function], loops: vec![found], ..memory::Source::default() };
-    let options = memory::Options { piece_bytes: 16, stage: SecondStage::Store, ..memory::Options::default() };
-    let mut writer = memory::Writer::new(Vec::new(), &source, options).unwrap();
+    let function = memory::FunctionScope { name: "nest".into(), image: 0, entry };
+    let found = memory::LoopScope { function: 0, parent: None, entry, is_irreducible: false };
+    let origin = memory::Origin { codec, functions: vec![function], loops: vec![found], ..memory::Origin::default() };
+    let options = memory::CompressionOptions {
+        piece_bytes: 16,
+        stage: SecondStage::Store,
+        ..memory::CompressionOptions::default()
+    };
+    let mut writer = memory::MemoryTraceWriter::new(Vec::new(), &origin, options).unwrap();
     for (turn, row) in (0..8u64).enumerate() {
         let mut thread = writer.thread(ThreadId::new(turn as u32 % 2));
         let point = thread.point(memory::AccessPoint { image: 0, pc: entry, size: 8, is_write: row % 2 == 0 });

@@ -16,7 +16,7 @@
 
 use super::section::{Addresses, DIMENSIONS_MAX, Dimension, Prsd};
 use super::{IRREGULAR_MAX, Piece};
-use crate::Malformed;
+use crate::FormatError;
 use codec::bytes::{ByteReader, put_signed, put_varint};
 
 const KIND_BITS: u32 = 2;
@@ -90,14 +90,14 @@ impl<B: AsRef<[u8]>> PieceReader<B> {
     }
 
     /// Returns the next piece, or `None` at the end of the bytes.
-    pub fn next_piece(&mut self) -> Result<Option<Piece<'_>>, Malformed> {
+    pub fn next_piece(&mut self) -> Result<Option<Piece<'_>>, FormatError> {
         let Self { bytes, at, last, irregular } = self;
         let mut bytes = ByteReader::new(bytes.as_ref().get(*at..).unwrap_or(&[]));
         if bytes.is_empty() {
             return Ok(None);
         }
         irregular.clear();
-        let section = read_piece(&mut bytes, last, irregular).ok_or(Malformed("piece of an access point"))?;
+        let section = read_piece(&mut bytes, last, irregular).ok_or(FormatError("piece of an access point"))?;
         *at += bytes.at();
         Ok(Some(section.map_or(Piece::Irregular(irregular), Piece::Regular)))
     }
@@ -165,7 +165,7 @@ impl<B: AsRef<[u8]>> AddressReader<B> {
     }
 
     /// Goes to the next piece. Returns false at the end.
-    fn enter_next_piece(&mut self) -> Result<bool, Malformed> {
+    fn enter_next_piece(&mut self) -> Result<bool, FormatError> {
         let Some(piece) = self.pieces.next_piece()? else { return Ok(false) };
         self.regular = match piece {
             Piece::Regular(section) => Some(section.addresses()),
@@ -177,7 +177,7 @@ impl<B: AsRef<[u8]>> AddressReader<B> {
 }
 
 impl<B: AsRef<[u8]>> Iterator for AddressReader<B> {
-    type Item = Result<u64, Malformed>;
+    type Item = Result<u64, FormatError>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
@@ -241,7 +241,7 @@ mod tests {
         out
     }
 
-    fn decode(bytes: &[u8]) -> Result<Vec<Own>, Malformed> {
+    fn decode(bytes: &[u8]) -> Result<Vec<Own>, FormatError> {
         let (mut reader, mut pieces) = (PieceReader::new(bytes), Vec::new());
         while let Some(piece) = reader.next_piece()? {
             pieces.push(Own::of(piece));
@@ -267,7 +267,7 @@ mod tests {
             let bytes = encode(&pieces);
             prop_assert_eq!(decode(&bytes), Ok(pieces.clone()));
             let all: Vec<u64> = pieces.iter().flat_map(Own::addresses).take(1000).collect();
-            let read: Result<Vec<u64>, Malformed> = AddressReader::new(&bytes).take(1000).collect();
+            let read: Result<Vec<u64>, FormatError> = AddressReader::new(&bytes).take(1000).collect();
             prop_assert_eq!(read, Ok(all));
         }
 
@@ -281,7 +281,7 @@ mod tests {
         #[test]
         fn any_bytes_are_refused_or_read(bytes: Vec<u8>) {
             let pieces = decode(&bytes);
-            let addresses: Result<Vec<u64>, Malformed> = AddressReader::new(&bytes).take(100_000).collect();
+            let addresses: Result<Vec<u64>, FormatError> = AddressReader::new(&bytes).take(100_000).collect();
             prop_assert!(pieces.is_err() || addresses.is_ok());
             if let Ok(pieces) = pieces {
                 prop_assert_eq!(decode(&encode(&pieces)), Ok(pieces));
@@ -321,7 +321,7 @@ mod tests {
             (WHOLE, 1, vec![0]),
             (3, 1, vec![0]),
         ] {
-            assert_eq!(put(kind, count, &rest), Err(Malformed("piece of an access point")), "{kind} {count}");
+            assert_eq!(put(kind, count, &rest), Err(FormatError("piece of an access point")), "{kind} {count}");
         }
     }
 

@@ -7,11 +7,11 @@ use std::vec::IntoIter;
 use codec::bytes::ByteReader;
 use entity::ThreadId;
 
-use super::{MemoryTrace, ReadError, Walk, WalkItem};
-use crate::Malformed;
+use super::{MemoryTrace, MemoryTraceError, ThreadWalk, WalkItem};
+use crate::FormatError;
 use crate::container::Chunk;
-use crate::record::{Record, RecordReader};
-use crate::source::Codec;
+use crate::origin::MemoryCodec;
+use crate::record::{AccessRecord, RecordReader};
 
 /// Iterates the records of all threads in the merged order. Ends behind an error.
 pub struct MergedRecords<'t> {
@@ -33,15 +33,15 @@ struct Turns<'t> {
 
 /// Where records come from.
 enum Records<'t> {
-    Threads(BTreeMap<ThreadId, Walk<'t>>),
-    Chunks { reader: RecordReader, chunks: std::slice::Iter<'t, Chunk>, records: IntoIter<Record> },
+    Threads(BTreeMap<ThreadId, ThreadWalk<'t>>),
+    Chunks { reader: RecordReader, chunks: std::slice::Iter<'t, Chunk>, records: IntoIter<AccessRecord> },
 }
 
 impl<'t> MergedRecords<'t> {
     pub(super) fn new(trace: &'t MemoryTrace) -> Self {
         let records = match trace.codec() {
-            Codec::Prsd => {
-                let walk = |(&thread, index)| (thread, Walk::new(trace, thread, index));
+            MemoryCodec::Prsd => {
+                let walk = |(&thread, index)| (thread, ThreadWalk::new(trace, thread, index));
                 Records::Threads(trace.threads.iter().map(walk).collect())
             }
             codec => Records::Chunks {
@@ -54,7 +54,7 @@ impl<'t> MergedRecords<'t> {
         Self { trace, turns, thread: ThreadId::FIRST, left: 0, records, has_failed: false }
     }
 
-    fn next_record(&mut self) -> Result<Option<(ThreadId, Record)>, ReadError> {
+    fn next_record(&mut self) -> Result<Option<(ThreadId, AccessRecord)>, MemoryTraceError> {
         while self.left == 0 {
             let Some((thread, count)) = self.turns.next()? else { return Ok(None) };
             (self.thread, self.left) = (thread, count);
@@ -62,14 +62,14 @@ impl<'t> MergedRecords<'t> {
         self.left -= 1;
         let record = match &mut self.records {
             Records::Threads(walks) => {
-                let walk = walks.get_mut(&self.thread).ok_or(ReadError::NoThread(self.thread))?;
-                next_access(walk).ok_or(ReadError::Addresses(self.thread))??
+                let walk = walks.get_mut(&self.thread).ok_or(MemoryTraceError::NoThread(self.thread))?;
+                next_access(walk).ok_or(MemoryTraceError::Addresses(self.thread))??
             }
             Records::Chunks { reader, chunks, records } => loop {
                 if let Some(record) = records.next() {
                     break record;
                 }
-                let chunk = chunks.next().ok_or(ReadError::Records)?;
+                let chunk = chunks.next().ok_or(MemoryTraceError::Records)?;
                 *records = read_records(self.trace, reader, chunk)?;
             },
         };
@@ -77,22 +77,26 @@ impl<'t> MergedRecords<'t> {
     }
 }
 
-fn next_access(walk: &mut Walk<'_>) -> Option<Result<Record, ReadError>> {
+fn next_access(walk: &mut ThreadWalk<'_>) -> Option<Result<AccessRecord, MemoryTraceError>> {
     walk.find_map(|item| match item {
-        Ok(WalkItem::Access { point, address }) => Some(Ok(Record { point, address })),
+        Ok(WalkItem::Access { point, address }) => Some(Ok(AccessRecord { point, address })),
         Ok(WalkItem::Scope(_)) => None,
         Err(error) => Some(Err(error)),
     })
 }
 
-fn read_records(trace: &MemoryTrace, reader: &mut RecordReader, chunk: &Chunk) -> Result<IntoIter<Record>, ReadError> {
+fn read_records(
+    trace: &MemoryTrace,
+    reader: &mut RecordReader,
+    chunk: &Chunk,
+) -> Result<IntoIter<AccessRecord>, MemoryTraceError> {
     let mut records = Vec::new();
     reader.read(trace.content(chunk), &mut records).map_err(|problem| chunk.error(problem))?;
     Ok(records.into_iter())
 }
 
 impl Turns<'_> {
-    fn next(&mut self) -> Result<Option<(ThreadId, u64)>, ReadError> {
+    fn next(&mut self) -> Result<Option<(ThreadId, u64)>, MemoryTraceError> {
         loop {
             if let Some(turn) = self.turns.next() {
                 return Ok(Some(turn));
@@ -104,11 +108,11 @@ impl Turns<'_> {
     }
 }
 
-fn read_turns(content: &[u8]) -> Result<Vec<(ThreadId, u64)>, Malformed> {
+fn read_turns(content: &[u8]) -> Result<Vec<(ThreadId, u64)>, FormatError> {
     let (mut fields, mut turns) = (ByteReader::new(content), Vec::new());
     while !fields.is_empty() {
         let (Some(thread), Some(count)) = (fields.varint_u32(), fields.varint()) else {
-            return Err(Malformed("turns of threads"));
+            return Err(FormatError("turns of threads"));
         };
         turns.push((ThreadId::new(thread), count));
     }
@@ -116,7 +120,7 @@ fn read_turns(content: &[u8]) -> Result<Vec<(ThreadId, u64)>, Malformed> {
 }
 
 impl Iterator for MergedRecords<'_> {
-    type Item = Result<(ThreadId, Record), ReadError>;
+    type Item = Result<(ThreadId, AccessRecord), MemoryTraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.has_failed {

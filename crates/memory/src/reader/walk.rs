@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use entity::ThreadId;
 
-use super::{MemoryTrace, PieceBytes, ReadError, ThreadIndex};
+use super::{MemoryTrace, MemoryTraceError, PieceBytes, ThreadIndex};
 use crate::point::PointId;
 use crate::prsd::AddressReader;
 use crate::row::Action;
@@ -24,7 +24,7 @@ pub enum WalkItem {
 }
 
 /// Goes through what a thread did, in order. Ends behind an error.
-pub struct Walk<'t> {
+pub struct ThreadWalk<'t> {
     trace: &'t MemoryTrace,
     thread: ThreadId,
     index: &'t ThreadIndex,
@@ -55,7 +55,7 @@ struct UnpackedChunks(VecDeque<(u32, Rc<Vec<u8>>)>);
 /// Chunks of pieces that are kept unpacked.
 const UNPACKED_MAX: usize = 16;
 
-impl<'t> Walk<'t> {
+impl<'t> ThreadWalk<'t> {
     pub(super) fn new(trace: &'t MemoryTrace, thread: ThreadId, index: &'t ThreadIndex) -> Self {
         let mut points = Vec::new();
         points.resize_with(index.pieces.len(), PointCursor::default);
@@ -76,7 +76,7 @@ impl<'t> Walk<'t> {
 
     /// Returns the next action of the thread, or `None` at the end.
     #[inline]
-    fn next_action(&mut self) -> Result<Option<Action>, ReadError> {
+    fn next_action(&mut self) -> Result<Option<Action>, MemoryTraceError> {
         loop {
             if let Some(&action) = self.row.get(self.next_action) {
                 self.next_action += 1;
@@ -90,7 +90,7 @@ impl<'t> Walk<'t> {
 
     /// Goes to the next row, which may be the same again.
     #[inline]
-    fn next_row(&mut self) -> Result<bool, ReadError> {
+    fn next_row(&mut self) -> Result<bool, MemoryTraceError> {
         self.next_action = 0;
         if self.repeats > 0 {
             self.repeats -= 1;
@@ -99,7 +99,7 @@ impl<'t> Walk<'t> {
         loop {
             match self.runs.as_mut().and_then(Iterator::next) {
                 Some((row, count)) => {
-                    self.row = self.trace.actions(row).ok_or(ReadError::Addresses(self.thread))?;
+                    self.row = self.trace.actions(row).ok_or(MemoryTraceError::Addresses(self.thread))?;
                     self.repeats = count.saturating_sub(1);
                     return Ok(true);
                 }
@@ -112,7 +112,7 @@ impl<'t> Walk<'t> {
         }
     }
 
-    fn next_grammar(&mut self) -> Result<bool, ReadError> {
+    fn next_grammar(&mut self) -> Result<bool, MemoryTraceError> {
         let Some(chunk) = self.index.orders.get(self.next_order) else { return Ok(false) };
         self.next_order += 1;
         let rules = self.trace.rules(chunk).map_err(|problem| chunk.error(problem))?;
@@ -121,12 +121,12 @@ impl<'t> Walk<'t> {
     }
 
     #[inline]
-    fn address(&mut self, PointId(point): PointId) -> Result<u64, ReadError> {
+    fn address(&mut self, PointId(point): PointId) -> Result<u64, MemoryTraceError> {
         loop {
-            let cursor = self.points.get_mut(point as usize).ok_or(ReadError::Addresses(self.thread))?;
+            let cursor = self.points.get_mut(point as usize).ok_or(MemoryTraceError::Addresses(self.thread))?;
             match cursor.addresses.as_mut().and_then(Iterator::next) {
                 Some(Ok(address)) => return Ok(address),
-                Some(Err(_)) => return Err(ReadError::Addresses(self.thread)),
+                Some(Err(_)) => return Err(MemoryTraceError::Addresses(self.thread)),
                 None => self.refill(point)?,
             }
         }
@@ -134,8 +134,8 @@ impl<'t> Walk<'t> {
 
     /// Unpacks the next pieces of a point.
     #[cold]
-    fn refill(&mut self, point: u32) -> Result<(), ReadError> {
-        let missing = ReadError::Addresses(self.thread);
+    fn refill(&mut self, point: u32) -> Result<(), MemoryTraceError> {
+        let missing = MemoryTraceError::Addresses(self.thread);
         let Some(cursor) = self.points.get_mut(point as usize) else { return Err(missing) };
         let pieces = self.index.pieces.get(point as usize).and_then(|places| places.get(cursor.next));
         let Some(pieces) = pieces else { return Err(missing) };
@@ -145,7 +145,7 @@ impl<'t> Walk<'t> {
         Ok(())
     }
 
-    fn next_item(&mut self) -> Result<Option<WalkItem>, ReadError> {
+    fn next_item(&mut self) -> Result<Option<WalkItem>, MemoryTraceError> {
         Ok(match self.next_action()? {
             None => None,
             Some(Action::Access(point)) => Some(WalkItem::Access { point, address: self.address(point)? }),
@@ -154,8 +154,8 @@ impl<'t> Walk<'t> {
     }
 }
 
-impl Iterator for Walk<'_> {
-    type Item = Result<WalkItem, ReadError>;
+impl Iterator for ThreadWalk<'_> {
+    type Item = Result<WalkItem, MemoryTraceError>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
@@ -170,7 +170,12 @@ impl Iterator for Walk<'_> {
 
 impl UnpackedChunks {
     /// Returns the unpacked pieces of the chunk that has `pieces`.
-    fn get(&mut self, trace: &MemoryTrace, index: &ThreadIndex, pieces: &PieceBytes) -> Result<Rc<Vec<u8>>, ReadError> {
+    fn get(
+        &mut self,
+        trace: &MemoryTrace,
+        index: &ThreadIndex,
+        pieces: &PieceBytes,
+    ) -> Result<Rc<Vec<u8>>, MemoryTraceError> {
         if let Some((_, bytes)) = self.0.iter().find(|(chunk, _)| *chunk == pieces.chunk) {
             return Ok(Rc::clone(bytes));
         }

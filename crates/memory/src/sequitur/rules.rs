@@ -7,7 +7,7 @@
 
 use std::borrow::Borrow;
 
-use crate::Malformed;
+use crate::FormatError;
 use codec::bytes::{ByteReader, put_varint};
 
 /// A terminal or the number of a rule.
@@ -121,8 +121,8 @@ impl Rules {
     }
 
     /// Reads rules that [`Self::encode`] has written, up to the end of `bytes`.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        read_rules(bytes).ok_or(Malformed("grammar"))
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        read_rules(bytes).ok_or(FormatError("grammar"))
     }
 }
 
@@ -293,7 +293,7 @@ mod tests {
             &[&[&[7, HAS_COUNT, 1 << 40]], &[&[0, IS_RULE | HAS_COUNT, 1 << 40]]],
         ];
         for rules in refused {
-            assert_eq!(Rules::decode(&bytes(rules)), Err(Malformed("grammar")), "{rules:?}");
+            assert_eq!(Rules::decode(&bytes(rules)), Err(FormatError("grammar")), "{rules:?}");
         }
         let whole = bytes(&[&[&[7, HAS_COUNT, 3], &[8, 0]]]);
         assert!((0..whole.len()).all(|end| Rules::decode(&whole[..end]).is_err()));

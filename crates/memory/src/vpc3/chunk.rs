@@ -2,9 +2,9 @@
 //! the second stage.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-use super::AccessRecord;
+use super::Vpc3Record;
 use super::bank::{ADDRESS_PREDICTIONS, AddressBank, Choices, NO_ADDRESS, NO_PC, PC_PREDICTIONS, PcBank};
-use crate::Malformed;
+use crate::FormatError;
 use crate::second_stage::{SecondStage, unpack};
 use codec::bytes::{ByteReader, put_varint};
 
@@ -54,7 +54,7 @@ impl Vpc3Compressor {
 
     /// Adds a record. Returns a chunk if it is full.
     #[inline]
-    pub fn push(&mut self, record: AccessRecord) -> Option<Vec<u8>> {
+    pub fn push(&mut self, record: Vpc3Record) -> Option<Vec<u8>> {
         self.push_pc(record.pc);
         self.push_address(record);
         (self.streams.pc_codes.len() == CHUNK_RECORDS).then(|| self.take_chunk())
@@ -76,7 +76,7 @@ impl Vpc3Compressor {
     }
 
     #[inline]
-    fn push_address(&mut self, AccessRecord { pc, address }: AccessRecord) {
+    fn push_address(&mut self, Vpc3Record { pc, address }: Vpc3Record) {
         let code = self.address_choices.choose(&self.address_bank.predict(pc), &address);
         self.streams.address_codes.push(code.unwrap_or(NO_ADDRESS));
         if code.is_none() {
@@ -116,7 +116,7 @@ impl Vpc3Decompressor {
     }
 
     /// Passes on the records of the next chunk. No later chunk can be read after an error.
-    pub fn read(&mut self, chunk: &[u8], mut sink: impl FnMut(AccessRecord)) -> Result<(), Malformed> {
+    pub fn read(&mut self, chunk: &[u8], mut sink: impl FnMut(Vpc3Record)) -> Result<(), FormatError> {
         let streams = read_streams(chunk)?;
         let mut reader = StreamReader {
             pc_codes: ByteReader::new(&streams.pc_codes),
@@ -130,7 +130,7 @@ impl Vpc3Decompressor {
         if reader.is_empty() { Ok(()) } else { Err(MALFORMED) }
     }
 
-    fn read_record(&mut self, reader: &mut StreamReader<'_>) -> Option<AccessRecord> {
+    fn read_record(&mut self, reader: &mut StreamReader<'_>) -> Option<Vpc3Record> {
         let pc = match reader.pc_codes.u8()? {
             NO_PC => reader.pcs.u32()?,
             code => *self.pc_bank.predict().get(usize::from(code))?,
@@ -141,13 +141,13 @@ impl Vpc3Decompressor {
             code => *self.address_bank.predict(pc).get(usize::from(code))?,
         };
         self.address_bank.update(pc, address);
-        Some(AccessRecord { pc, address })
+        Some(Vpc3Record { pc, address })
     }
 }
 
-const MALFORMED: Malformed = Malformed("chunk of VPC3 records");
+const MALFORMED: FormatError = FormatError("chunk of VPC3 records");
 
-fn read_streams(mut chunk: &[u8]) -> Result<Streams, Malformed> {
+fn read_streams(mut chunk: &[u8]) -> Result<Streams, FormatError> {
     let mut header = ByteReader::new(chunk);
     let count = header.varint().and_then(|count| usize::try_from(count).ok());
     let count = count.filter(|&count| count <= CHUNK_RECORDS).ok_or(MALFORMED)?;
@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    fn compress(stage: SecondStage, records: &[AccessRecord]) -> Vec<Vec<u8>> {
+    fn compress(stage: SecondStage, records: &[Vpc3Record]) -> Vec<Vec<u8>> {
         let mut compressor = Vpc3Compressor::new(stage);
         let mut chunks: Vec<Vec<u8>> = records.iter().filter_map(|&record| compressor.push(record)).collect();
         chunks.extend(compressor.finish());
@@ -189,7 +189,7 @@ mod tests {
         chunks
     }
 
-    fn decompress(chunks: &[Vec<u8>]) -> Result<Vec<AccessRecord>, Malformed> {
+    fn decompress(chunks: &[Vec<u8>]) -> Result<Vec<Vpc3Record>, FormatError> {
         let (mut decompressor, mut records) = (Vpc3Decompressor::new(), Vec::new());
         for chunk in chunks {
             decompressor.read(chunk, |record| records.push(record))?;
@@ -197,12 +197,12 @@ mod tests {
         Ok(records)
     }
 
-    fn record((pc, address): (u32, u64)) -> AccessRecord {
-        AccessRecord { pc, address }
+    fn record((pc, address): (u32, u64)) -> Vpc3Record {
+        Vpc3Record { pc, address }
     }
 
     /// A loop of three accesses: a constant address, a stride, and a short cycle.
-    fn regular(count: u64) -> Vec<AccessRecord> {
+    fn regular(count: u64) -> Vec<Vpc3Record> {
         let turn = |turn: u64| [(1, 0x1000), (2, 0x8000 + 8 * turn), (0x1_0003, [7, 9, 5][turn as usize % 3])];
         (0..count).flat_map(turn).map(record).collect()
     }
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(read(&[&chunk[..4], &[NO_PC + 1], &chunk[5..]].concat()), Err(MALFORMED));
     }
 
-    fn any_records() -> impl Strategy<Value = Vec<AccessRecord>> {
+    fn any_records() -> impl Strategy<Value = Vec<Vpc3Record>> {
         let local = (0u32..4, prop_oneof![any::<u64>(), 0u64..4]).prop_map(record);
         let any = any::<(u32, u64)>().prop_map(record);
         prop::collection::vec(prop_oneof![local, any], 0..300)

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Instant;
 
 use memory::second_stage::SecondStage;
-use memory::{CompressError, Options, Summary};
+use memory::{CompressError, CompressionOptions, CompressionSummary};
 use scope::Scopes;
 use serde::Serialize;
 use trace::Trace;
@@ -46,17 +46,17 @@ pub fn run(arguments: &Compress) -> Result<u8, Stopped> {
     Ok(if damaged == 0 { 0 } else { FAILED })
 }
 
-fn codec(codec: arguments::Codec) -> memory::Codec {
+fn codec(codec: arguments::Codec) -> memory::MemoryCodec {
     match codec {
-        arguments::Codec::Prsd => memory::Codec::Prsd,
-        arguments::Codec::Vpc3 => memory::Codec::Vpc3,
-        arguments::Codec::Native => memory::Codec::Native,
-        arguments::Codec::Raw => memory::Codec::Raw,
+        arguments::Codec::Prsd => memory::MemoryCodec::Prsd,
+        arguments::Codec::Vpc3 => memory::MemoryCodec::Vpc3,
+        arguments::Codec::Native => memory::MemoryCodec::Native,
+        arguments::Codec::Raw => memory::MemoryCodec::Raw,
     }
 }
 
-fn options(arguments: &Compress) -> Options {
-    Options {
+fn options(arguments: &Compress) -> CompressionOptions {
+    CompressionOptions {
         grammar_symbols: arguments.grammar as usize,
         max_level: usize::from(arguments.levels) - 1,
         stage: match arguments.second_stage {
@@ -64,7 +64,7 @@ fn options(arguments: &Compress) -> Options {
             arguments::SecondStage::Bzip2 => SecondStage::Bzip2,
             arguments::SecondStage::None => SecondStage::Store,
         },
-        ..Options::default()
+        ..CompressionOptions::default()
     }
 }
 
@@ -99,7 +99,7 @@ struct Report {
 }
 
 impl Report {
-    fn of(summary: &Summary, codec: memory::Codec, seconds: f64) -> Self {
+    fn of(summary: &CompressionSummary, codec: memory::MemoryCodec, seconds: f64) -> Self {
         let raw_bytes = summary.accesses.saturating_mul(RECORD_BYTES);
         Self {
             codec: codec.name(),
@@ -130,7 +130,7 @@ impl Report {
         line("accesses", format!("{} of {} access points", grouped(self.accesses), grouped(self.points)));
         line("file", format!("{} bytes ({})", grouped(self.compressed_bytes), self.codec));
         line("rate", format!("{:.2}", self.rate));
-        if self.codec == memory::Codec::Prsd.name() {
+        if self.codec == memory::MemoryCodec::Prsd.name() {
             let (rules, symbols, rows) = (grouped(self.rules), grouped(self.symbols), grouped(self.rows));
             let grammars = if self.grammars == 1 { "1 grammar".into() } else { format!("{} grammars", self.grammars) };
             line("order", format!("{grammars} with {rules} rules and {symbols} symbols, over {rows} rows"));

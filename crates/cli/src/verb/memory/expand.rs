@@ -1,6 +1,6 @@
 //! `trackway memory expand`.
 
-use memory::{MemoryTrace, Record};
+use memory::{AccessRecord, MemoryTrace};
 use trace::ThreadId;
 
 use crate::arguments::Format;
@@ -44,7 +44,7 @@ fn format_of(arguments: &Expand) -> RecordFormat {
     }
 }
 
-fn descriptor(trace: &MemoryTrace, thread: ThreadId, record: Record) -> Result<Descriptor<'static>, Failure> {
+fn descriptor(trace: &MemoryTrace, thread: ThreadId, record: AccessRecord) -> Result<Descriptor<'static>, Failure> {
     let unknown = || Failure::new("the memory trace names an access point that it does not define");
     let point = trace.point(record.point).ok_or_else(unknown)?;
     Ok(Descriptor {

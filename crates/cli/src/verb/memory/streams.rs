@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use memory::regularity::Regularity;
-use memory::{AccessPoint, MemoryTrace, Module, PointId};
+use memory::{AccessPoint, CodeModule, MemoryTrace, PointId};
 use serde::Serialize;
 use symbols::Functions;
 use trace::AppPc;
@@ -43,7 +43,7 @@ pub fn run(arguments: &Streams) -> Result<u8, Stopped> {
 }
 
 /// Returns the regularity of every access point, of all threads together.
-fn regularities(trace: &MemoryTrace) -> Result<Vec<(PointId, Regularity)>, memory::ReadError> {
+fn regularities(trace: &MemoryTrace) -> Result<Vec<(PointId, Regularity)>, memory::MemoryTraceError> {
     let mut points: BTreeMap<PointId, Regularity> = BTreeMap::new();
     for thread in trace.threads() {
         trace.pieces(thread, |point, piece| points.entry(point).or_default().add(&piece))?;
@@ -129,8 +129,8 @@ impl<'t> Names<'t> {
     /// Returns function and offset, or module and offset, or nothing.
     fn name(&mut self, image: u32, pc: AppPc) -> String {
         let contains =
-            |module: &&Module| module.image == image && pc.get().wrapping_sub(module.address) < module.length;
-        let Some(module) = self.trace.source().modules.iter().find(contains) else { return String::new() };
+            |module: &&CodeModule| module.image == image && pc.get().wrapping_sub(module.address) < module.length;
+        let Some(module) = self.trace.origin().modules.iter().find(contains) else { return String::new() };
         let functions =
             self.files.entry(&module.path).or_insert_with(|| Functions::of_file(Path::new(&module.path)).ok());
         let found = functions.as_ref().and_then(|functions| {

@@ -246,7 +246,7 @@ proptest! {
         addresses.iter().for_each(|&address| detector.push(address, &mut encode));
         detector.finish(&mut encode);
         prop_assert!(out.len() <= 9 * addresses.len());
-        let read: Result<Vec<u64>, crate::Malformed> = AddressReader::new(&out).collect();
+        let read: Result<Vec<u64>, crate::FormatError> = AddressReader::new(&out).collect();
         prop_assert_eq!(read, Ok(addresses));
     }
 }

@@ -8,7 +8,7 @@ use entity::AppPc;
 
 /// How the accesses of a file are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Codec {
+pub enum MemoryCodec {
     /// The order by SEQUITUR, the addresses as regular sections (METRIC, section 3).
     #[default]
     Prsd,
@@ -20,7 +20,7 @@ pub enum Codec {
     Raw,
 }
 
-impl Codec {
+impl MemoryCodec {
     pub const ALL: [Self; 4] = [Self::Prsd, Self::Vpc3, Self::Native, Self::Raw];
 
     #[must_use]
@@ -34,7 +34,7 @@ impl Codec {
     }
 }
 
-impl fmt::Display for Codec {
+impl fmt::Display for MemoryCodec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -42,7 +42,7 @@ impl fmt::Display for Codec {
 
 /// A file that was mapped executable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Module {
+pub struct CodeModule {
     pub image: u32,
     pub address: u64,
     pub length: u64,
@@ -52,7 +52,7 @@ pub struct Module {
 
 /// A function whose entries and exits are in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Function {
+pub struct FunctionScope {
     pub name: String,
     pub image: u32,
     pub entry: AppPc,
@@ -60,10 +60,10 @@ pub struct Function {
 
 /// A loop whose iterations are in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loop {
-    /// Its position in [`Source::functions`].
+pub struct LoopScope {
+    /// Its position in [`Origin::functions`].
     pub function: u32,
-    /// The position of the loop around it in [`Source::loops`].
+    /// The position of the loop around it in [`Origin::loops`].
     pub parent: Option<u32>,
     /// The address at which it is entered, the lowest if there are several.
     pub entry: AppPc,
@@ -73,18 +73,18 @@ pub struct Loop {
 
 /// Where the accesses of a file come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Source {
-    pub codec: Codec,
+pub struct Origin {
+    pub codec: MemoryCodec,
     /// The command line of the program.
     pub command: Vec<String>,
     /// The options that restricted what was recorded.
     pub options: Vec<String>,
-    pub modules: Vec<Module>,
-    pub functions: Vec<Function>,
-    pub loops: Vec<Loop>,
+    pub modules: Vec<CodeModule>,
+    pub functions: Vec<FunctionScope>,
+    pub loops: Vec<LoopScope>,
 }
 
-impl Source {
+impl Origin {
     pub(crate) fn write(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_string(&mut out, self.codec.name());
@@ -119,15 +119,15 @@ impl Source {
     pub(crate) fn read(content: &[u8]) -> Option<Self> {
         let mut fields = ByteReader::new(content);
         let name = fields.string()?;
-        let source = Self {
-            codec: Codec::ALL.into_iter().find(|codec| codec.name() == name)?,
+        let origin = Self {
+            codec: MemoryCodec::ALL.into_iter().find(|codec| codec.name() == name)?,
             command: read_list(&mut fields, ByteReader::string)?,
             options: read_list(&mut fields, ByteReader::string)?,
             modules: read_list(&mut fields, read_module)?,
             functions: read_list(&mut fields, read_function)?,
             loops: read_list(&mut fields, read_loop)?,
         };
-        fields.is_empty().then_some(source)
+        fields.is_empty().then_some(origin)
     }
 }
 
@@ -143,8 +143,8 @@ fn read_list<'b, T>(
     Some(list)
 }
 
-fn read_module(fields: &mut ByteReader<'_>) -> Option<Module> {
-    Some(Module {
+fn read_module(fields: &mut ByteReader<'_>) -> Option<CodeModule> {
+    Some(CodeModule {
         image: fields.varint_u32()?,
         address: fields.varint()?,
         length: fields.varint()?,
@@ -153,12 +153,12 @@ fn read_module(fields: &mut ByteReader<'_>) -> Option<Module> {
     })
 }
 
-fn read_function(fields: &mut ByteReader<'_>) -> Option<Function> {
-    Some(Function { name: fields.string()?, image: fields.varint_u32()?, entry: AppPc::new(fields.varint()?) })
+fn read_function(fields: &mut ByteReader<'_>) -> Option<FunctionScope> {
+    Some(FunctionScope { name: fields.string()?, image: fields.varint_u32()?, entry: AppPc::new(fields.varint()?) })
 }
 
-fn read_loop(fields: &mut ByteReader<'_>) -> Option<Loop> {
-    Some(Loop {
+fn read_loop(fields: &mut ByteReader<'_>) -> Option<LoopScope> {
+    Some(LoopScope {
         function: fields.varint_u32()?,
         parent: match fields.varint_u32()? {
             0 => None,
@@ -175,23 +175,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_comes_back() {
-        let module = Module { image: 1, address: 2, length: u64::MAX, file_offset: 4, path: "/bin/a".into() };
-        let function = Function { name: "f".into(), image: 0, entry: AppPc::new(0x1000) };
-        let found = Loop { function: 0, parent: None, entry: AppPc::new(0x1010), is_irreducible: true };
-        let source = Source {
-            codec: Codec::Vpc3,
+    fn an_origin_comes_back() {
+        let module = CodeModule { image: 1, address: 2, length: u64::MAX, file_offset: 4, path: "/bin/a".into() };
+        let function = FunctionScope { name: "f".into(), image: 0, entry: AppPc::new(0x1000) };
+        let found = LoopScope { function: 0, parent: None, entry: AppPc::new(0x1010), is_irreducible: true };
+        let origin = Origin {
+            codec: MemoryCodec::Vpc3,
             command: vec!["a".into(), "b c".into()],
             options: vec!["--callees".into()],
             modules: vec![module],
             functions: vec![function],
-            loops: vec![found.clone(), Loop { parent: Some(0), ..found }],
+            loops: vec![found.clone(), LoopScope { parent: Some(0), ..found }],
         };
-        let bytes = source.write();
-        assert_eq!(Source::read(&bytes), Some(source));
+        let bytes = origin.write();
+        assert_eq!(Origin::read(&bytes), Some(origin));
         for length in 0..bytes.len() {
-            assert_eq!(Source::read(&bytes[..length]), None);
+            assert_eq!(Origin::read(&bytes[..length]), None);
         }
-        assert_eq!(Source::read(b"\x01x"), None);
+        assert_eq!(Origin::read(b"\x01x"), None);
     }
 }
