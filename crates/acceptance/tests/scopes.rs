@@ -8,7 +8,7 @@ use std::process::Command;
 use acceptance::source::compile;
 use acceptance::{Call, process, tool, trackway};
 use scope::loops::Graph;
-use scope::{FlowGraph, Function, FunctionId, Resolver, Scopes};
+use scope::{FlowGraph, FunctionId, Resolver, Scopes, SelectedFunction};
 use serde_json::Value;
 use trace::{AppPc, Item, Trace};
 
@@ -93,11 +93,12 @@ struct Executed {
 /// Collects what was executed of each function. A call leads to the instruction behind it, if the
 /// thread came there.
 fn executed(trace: &Trace, scopes: &Scopes) -> Vec<Executed> {
-    let functions: Vec<&Function> = scopes.functions().collect();
+    let functions: Vec<&SelectedFunction> = scopes.functions().collect();
     let mut all: Vec<Executed> = functions.iter().map(|_| Executed::default()).collect();
     let mut of_block = BTreeMap::new();
     for block in trace.blocks().iter() {
-        let is_inside = |function: &&Function| function.ranges.iter().any(|range| range.contains(&block.address()));
+        let is_inside =
+            |function: &&SelectedFunction| function.ranges.iter().any(|range| range.contains(&block.address()));
         of_block.insert(block.address(), functions.iter().position(is_inside));
     }
     for thread in trace.threads() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use entity::AppPc;
 use libc::user_regs_struct;
 use symbols::FrameTable;
-use unwind::{Frame, Register, Registers, Unwinder};
+use unwind::{Frame, FrameRegister, FrameRegisters, Unwinder};
 
 use crate::call_stack::OlderFrame;
 use crate::maps::{self, Mapping};
@@ -42,13 +42,13 @@ impl StackFinder {
     /// Returns the frames of a stopped thread that would go on with these registers, the innermost
     /// first.
     pub fn frames_of(&mut self, tracee: Tracee, registers: &user_regs_struct) -> Vec<OlderFrame> {
-        let start = Registers::new(registers.rip, registers.rsp)
-            .with(Register::Rbx, registers.rbx)
-            .with(Register::Rbp, registers.rbp)
-            .with(Register::R12, registers.r12)
-            .with(Register::R13, registers.r13)
-            .with(Register::R14, registers.r14)
-            .with(Register::R15, registers.r15);
+        let start = FrameRegisters::new(registers.rip, registers.rsp)
+            .with(FrameRegister::Rbx, registers.rbx)
+            .with(FrameRegister::Rbp, registers.rbp)
+            .with(FrameRegister::R12, registers.r12)
+            .with(FrameRegister::R13, registers.r13)
+            .with(FrameRegister::R14, registers.r14)
+            .with(FrameRegister::R15, registers.r15);
         let Self { unwinder, frames, pages } = self;
         frames.clear();
         unwinder.unwind(&start, FRAMES_MAX, &mut |address| word(pages, tracee, address), frames);

@@ -1,6 +1,6 @@
 //! The functions and loops of a trace that the user selects, or that were selected for recording.
 
-use scope::{Function, FunctionId, Resolver, Scopes};
+use scope::{FunctionId, Resolver, Scopes, SelectedFunction};
 use symbols::Pattern;
 use trace::{AppPc, Trace};
 
@@ -40,7 +40,7 @@ fn unknown(patterns: &[Pattern], resolver: &Resolver) -> Failure {
 
 /// Returns the name and the address of a function.
 pub fn function(scopes: &Scopes, id: FunctionId) -> (&str, AppPc) {
-    scopes.function(id).map_or(("", AppPc::NONE), |Function { name, entry, .. }| (name, *entry))
+    scopes.function(id).map_or(("", AppPc::NONE), |SelectedFunction { name, entry, .. }| (name, *entry))
 }
 
 /// Returns the lowest address at which a loop is entered.

@@ -12,7 +12,7 @@ enum StackMove {
     /// Takes it from the frame pointer, as at the end of a function.
     ToFrame,
     /// Gives it a value that the code does not say.
-    Elsewhere,
+    Unknown,
 }
 
 /// What a block, or its beginning, does to the stack pointer.
@@ -53,7 +53,7 @@ pub fn follow_stack(address: AppPc, code: &[u8], until: AppPc) -> BlockStack {
             }
             _ => match stack_move(&instruction) {
                 StackMove::By(change) => stack.change = stack.change.wrapping_add(change),
-                StackMove::ToFrame | StackMove::Elsewhere => {
+                StackMove::ToFrame | StackMove::Unknown => {
                     stack = BlockStack { change: 0, is_unknown: true, end: StackEnd::Other };
                 }
             },
@@ -69,8 +69,8 @@ pub fn loses_stack(address: AppPc, code: &[u8]) -> bool {
     let mut is_lost = false;
     for instruction in decoder(address, code).iter() {
         match (transfer(&instruction), stack_move(&instruction)) {
-            (Transfer::Return, _) => return is_lost && has_elsewhere(address, code),
-            (Transfer::Next, StackMove::ToFrame | StackMove::Elsewhere) => is_lost = true,
+            (Transfer::Return, _) => return is_lost && has_unknown_move(address, code),
+            (Transfer::Next, StackMove::ToFrame | StackMove::Unknown) => is_lost = true,
             (Transfer::Next, StackMove::By(_)) => {}
             _ => return is_lost,
         }
@@ -78,28 +78,28 @@ pub fn loses_stack(address: AppPc, code: &[u8]) -> bool {
     is_lost
 }
 
-fn has_elsewhere(address: AppPc, code: &[u8]) -> bool {
-    decoder(address, code).iter().any(|instruction| stack_move(&instruction) == StackMove::Elsewhere)
+fn has_unknown_move(address: AppPc, code: &[u8]) -> bool {
+    decoder(address, code).iter().any(|instruction| stack_move(&instruction) == StackMove::Unknown)
 }
 
 fn stack_move(instruction: &Instruction) -> StackMove {
     match instruction.mnemonic() {
         Mnemonic::Leave => StackMove::ToFrame,
-        Mnemonic::Enter => StackMove::Elsewhere,
-        Mnemonic::Xchg | Mnemonic::Xadd if is_stack_pointer(instruction, 1) => StackMove::Elsewhere,
-        Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push | Mnemonic::Bt => pushed(instruction),
-        _ if is_stack_pointer(instruction, 0) => assigned(instruction),
-        _ => pushed(instruction),
+        Mnemonic::Enter => StackMove::Unknown,
+        Mnemonic::Xchg | Mnemonic::Xadd if is_stack_pointer(instruction, 1) => StackMove::Unknown,
+        Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push | Mnemonic::Bt => push_move(instruction),
+        _ if is_stack_pointer(instruction, 0) => assignment_move(instruction),
+        _ => push_move(instruction),
     }
 }
 
 /// What an instruction pushes and pops.
-fn pushed(instruction: &Instruction) -> StackMove {
+fn push_move(instruction: &Instruction) -> StackMove {
     StackMove::By(i64::from(instruction.stack_pointer_increment()))
 }
 
 /// What an instruction does whose first operand is the stack pointer.
-fn assigned(instruction: &Instruction) -> StackMove {
+fn assignment_move(instruction: &Instruction) -> StackMove {
     let is_whole = instruction.op0_register() == Register::RSP;
     let is_immediate = instruction.op_count() == 2
         && matches!(instruction.op1_kind(), OpKind::Immediate8to64 | OpKind::Immediate32to64);
@@ -113,15 +113,15 @@ fn assigned(instruction: &Instruction) -> StackMove {
             match instruction.memory_base() {
                 Register::RSP => StackMove::By(displacement),
                 Register::RBP => StackMove::ToFrame,
-                _ => StackMove::Elsewhere,
+                _ => StackMove::Unknown,
             }
         }
         Mnemonic::Mov if is_whole && instruction.op1_kind() == OpKind::Register => match instruction.op1_register() {
             Register::RBP => StackMove::ToFrame,
             Register::RSP => StackMove::By(0),
-            _ => StackMove::Elsewhere,
+            _ => StackMove::Unknown,
         },
-        _ => StackMove::Elsewhere,
+        _ => StackMove::Unknown,
     }
 }
 

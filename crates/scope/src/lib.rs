@@ -1,6 +1,6 @@
 //! Scopes of an execution: the functions and loops that a thread enters and leaves.
 //!
-//! A [`Function`] is what a caller wants to know the scopes of: a name and ranges of code. From the
+//! A [`SelectedFunction`] is what a caller wants to know the scopes of: a name and ranges of code. From the
 //! blocks of a trace, [`Scopes`] makes the control-flow graph of each function ([`FlowGraph`]) and
 //! finds its loops ([`loops`]). A [`Tracker`] follows the steps of one thread and reports each
 //! entry and exit as a [`ScopeEvent`]. Nothing of this is recorded: all of it follows from steps.
@@ -17,5 +17,5 @@ mod tracker;
 
 pub use flow::{FlowGraph, IndirectTargets};
 pub use resolve::Resolver;
-pub use scopes::{CodeFile, Function, FunctionId, Scopes};
+pub use scopes::{CodeFile, FunctionId, Scopes, SelectedFunction};
 pub use tracker::{ScopeEvent, Tracker};

@@ -1,4 +1,4 @@
-//! From names to [`Function`]s: the symbol tables of a trace's modules.
+//! From names to [`SelectedFunction`]s: the symbol tables of a trace's modules.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use symbols::{Functions, Pattern};
 use trace::{MappedModule, Steps, Trace};
 
 use crate::flow::IndirectTargets;
-use crate::scopes::{CodeFile, Function, Scopes};
+use crate::scopes::{CodeFile, Scopes, SelectedFunction};
 
 /// The functions of a trace that patterns select, as far as the files of its modules can be read.
 #[derive(Debug, Default)]
@@ -19,8 +19,8 @@ pub struct Resolver {
 
 impl Resolver {
     /// Returns the functions that any of `patterns` matches; without patterns, all functions.
-    pub fn functions(&mut self, trace: &Trace, patterns: &[Pattern]) -> Vec<Function> {
-        let mut found: BTreeMap<(u32, u64), Function> = BTreeMap::new();
+    pub fn functions(&mut self, trace: &Trace, patterns: &[Pattern]) -> Vec<SelectedFunction> {
+        let mut found: BTreeMap<(u32, u64), SelectedFunction> = BTreeMap::new();
         for mapped in trace.modules() {
             for function in self.functions_in(mapped, executable(trace, mapped.image), patterns) {
                 // Several symbols may name one function, and a file may be mapped in several pieces.
@@ -35,7 +35,7 @@ impl Resolver {
         self.files.values().flatten()
     }
 
-    fn functions_in(&mut self, mapped: &MappedModule, executable: &str, patterns: &[Pattern]) -> Vec<Function> {
+    fn functions_in(&mut self, mapped: &MappedModule, executable: &str, patterns: &[Pattern]) -> Vec<SelectedFunction> {
         let module = &mapped.module;
         let read = || Functions::of_file(Path::new(&module.path)).ok();
         let Some(functions) = self.files.entry(module.path.clone()).or_insert_with(read) else { return Vec::new() };
@@ -56,7 +56,7 @@ impl Resolver {
             .map(|function| {
                 let parts = functions.parts(function);
                 let offsets = parts.iter().map(|part| functions.file_offset(part.start)).collect::<Option<_>>();
-                Function {
+                SelectedFunction {
                     name: function.name(),
                     image: mapped.image,
                     entry: address(function.start),
@@ -77,7 +77,7 @@ impl Scopes {
     /// Makes the scopes of functions of a trace. Reads the trace once, for the targets of indirect
     /// jumps, unless no function has any.
     #[must_use]
-    pub fn of_trace(trace: &Trace, functions: Vec<Function>) -> Self {
+    pub fn of_trace(trace: &Trace, functions: Vec<SelectedFunction>) -> Self {
         let scopes = Self::new(functions, trace.blocks(), &IndirectTargets::default());
         if !scopes.has_indirect_jumps() {
             return scopes;

@@ -14,7 +14,7 @@ use crate::flow::{CodeRange, FlowGraph, IndirectTargets};
 
 /// A function whose scopes are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Function {
+pub struct SelectedFunction {
     pub name: String,
     /// The image of the process that it belongs to.
     pub image: u32,
@@ -33,7 +33,7 @@ pub struct CodeFile {
     pub offsets: Vec<u64>,
 }
 
-impl Function {
+impl SelectedFunction {
     /// Reads the code of each range; `None` without a file, or if the file has changed since
     /// `blocks` were executed.
     fn read_code(&self, blocks: &[Block<'_>]) -> Option<Vec<CodeRange>> {
@@ -67,7 +67,7 @@ pub struct FunctionId(pub u32);
 /// The functions of a trace, their graphs and their loops.
 #[derive(Clone, Debug, Default)]
 pub struct Scopes {
-    functions: Vec<(Function, FlowGraph)>,
+    functions: Vec<(SelectedFunction, FlowGraph)>,
     /// By the index of the block.
     blocks: Vec<BlockScope>,
     /// The nodes of all blocks, in the order of execution.
@@ -96,7 +96,7 @@ impl BlockScope {
 struct RangeTable(Vec<(u32, Range<AppPc>, FunctionId)>);
 
 impl RangeTable {
-    fn of(functions: &[Function]) -> Self {
+    fn of(functions: &[SelectedFunction]) -> Self {
         let mut ranges: Vec<_> = (0..)
             .zip(functions)
             .flat_map(|(id, function)| {
@@ -117,7 +117,7 @@ impl RangeTable {
 impl Scopes {
     /// Makes the graphs of `functions` from the blocks of a trace.
     #[must_use]
-    pub fn new(functions: Vec<Function>, blocks: &Blocks, targets: &IndirectTargets) -> Self {
+    pub fn new(functions: Vec<SelectedFunction>, blocks: &Blocks, targets: &IndirectTargets) -> Self {
         let ranges = RangeTable::of(&functions);
         let mut blocks_of: Vec<Vec<Block<'_>>> = vec![Vec::new(); functions.len()];
         for block in blocks.iter() {
@@ -161,12 +161,12 @@ impl Scopes {
     }
 
     /// Returns the functions, in the order of their [`FunctionId`]s.
-    pub fn functions(&self) -> impl ExactSizeIterator<Item = &Function> {
+    pub fn functions(&self) -> impl ExactSizeIterator<Item = &SelectedFunction> {
         self.functions.iter().map(|(function, _)| function)
     }
 
     #[must_use]
-    pub fn function(&self, FunctionId(id): FunctionId) -> Option<&Function> {
+    pub fn function(&self, FunctionId(id): FunctionId) -> Option<&SelectedFunction> {
         self.functions.get(id as usize).map(|(function, _)| function)
     }
 

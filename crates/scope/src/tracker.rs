@@ -36,7 +36,7 @@ pub enum ScopeEvent {
 pub struct Tracker<'s> {
     scopes: &'s Scopes,
     activations: Vec<Activation>,
-    arrival: Arrival,
+    origin: StepOrigin,
 }
 
 /// A call that has not returned.
@@ -55,7 +55,7 @@ struct Activation {
 
 /// How a thread comes to its next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Arrival {
+enum StepOrigin {
     /// By a jump, or by going on.
     Jump,
     /// By a call, or as a signal's handler.
@@ -72,7 +72,7 @@ impl<'s> Tracker<'s> {
     /// Begins to follow a thread of which nothing is known.
     #[must_use]
     pub fn new(scopes: &'s Scopes) -> Self {
-        Self { scopes, activations: Vec::new(), arrival: Arrival::Unknown }
+        Self { scopes, activations: Vec::new(), origin: StepOrigin::Unknown }
     }
 
     /// Returns the number of activations that have not ended.
@@ -86,13 +86,13 @@ impl<'s> Tracker<'s> {
     pub fn step(&mut self, step: &Step, blocks: &Blocks, mut each: impl FnMut(ScopeEvent)) {
         let Some(block) = self.scopes.block(step.block()) else { return };
         let top = self.activations.last().map(|top| top.function);
-        if self.arrival != Arrival::Jump || top != Some(block.function) {
-            self.arrive(block, &mut each);
+        if self.origin != StepOrigin::Jump || top != Some(block.function) {
+            self.enter_block(block, &mut each);
         }
         if block.function.is_some() {
             self.visit(block, step, blocks, &mut each);
         }
-        self.arrival = Arrival::Jump;
+        self.origin = StepOrigin::Jump;
         if step.first() + step.instructions() == blocks.get(step.block()).map_or(0, |block| block.instruction_count()) {
             self.transfer(block, &mut each);
         }
@@ -103,16 +103,16 @@ impl<'s> Tracker<'s> {
         match *event {
             Event::Start { .. } | Event::End { .. } | Event::Detach { .. } => {
                 self.end_all(&mut each);
-                self.arrival = Arrival::Unknown;
+                self.origin = StepOrigin::Unknown;
             }
-            Event::Gap { .. } | Event::Lost => self.arrival = Arrival::Unknown,
+            Event::Gap { .. } | Event::Lost => self.origin = StepOrigin::Unknown,
             Event::Signal { pc, handler, .. } if handler.is_none() || handler == pc => {}
             Event::Signal { pc, .. } => {
                 if let Some(top) = self.activations.last_mut() {
                     top.resume = Some(pc);
                 }
                 self.push(Activation { is_handler: true, ..Activation::default() });
-                self.arrival = Arrival::Call;
+                self.origin = StepOrigin::Call;
             }
             Event::Resume { pc, .. } => self.resume(pc, &mut each),
             _ => {}
@@ -134,7 +134,7 @@ impl<'s> Tracker<'s> {
                     top.resume = Some(block.end);
                 }
                 self.push(Activation::default());
-                self.arrival = Arrival::Call;
+                self.origin = StepOrigin::Call;
             }
             Transfer::Return => {
                 // The handler of a signal ends with the return of its activation to the code that
@@ -142,7 +142,7 @@ impl<'s> Tracker<'s> {
                 if !self.activations.last().is_some_and(|top| top.is_handler) {
                     self.end_down_to(self.activations.len().saturating_sub(1), each);
                 }
-                self.arrival = Arrival::Return;
+                self.origin = StepOrigin::Return;
             }
             _ => {}
         }
@@ -156,21 +156,21 @@ impl<'s> Tracker<'s> {
     }
 
     /// Finds the activation that the thread is in when it arrives at a block.
-    fn arrive(&mut self, block: &BlockScope, each: &mut impl FnMut(ScopeEvent)) {
-        match self.arrival {
-            Arrival::Call => self.begin(block, each),
-            Arrival::Jump if self.is_tail_call(block) => {
+    fn enter_block(&mut self, block: &BlockScope, each: &mut impl FnMut(ScopeEvent)) {
+        match self.origin {
+            StepOrigin::Call => self.begin(block, each),
+            StepOrigin::Jump if self.is_tail_call(block) => {
                 if let Some(top) = self.activations.len().checked_sub(1) {
                     self.end_scopes(top, each);
                 }
                 self.begin(block, each);
             }
-            Arrival::Return => {
+            StepOrigin::Return => {
                 if !self.returned(block) {
                     self.search(block, each);
                 }
             }
-            Arrival::Jump | Arrival::Unknown => self.search(block, each),
+            StepOrigin::Jump | StepOrigin::Unknown => self.search(block, each),
         }
     }
 
@@ -261,7 +261,7 @@ impl<'s> Tracker<'s> {
         if let Some(top) = self.activations.last_mut().filter(|_| is_there) {
             top.resume = None;
         }
-        self.arrival = if is_there { Arrival::Jump } else { Arrival::Unknown };
+        self.origin = if is_there { StepOrigin::Jump } else { StepOrigin::Unknown };
     }
 
     /// Follows the nodes of a step through the loops of the innermost activation.

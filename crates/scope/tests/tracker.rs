@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use entity::{AppPc, BlockId, FragmentId, PathId, ThreadId};
 use trace::{Exit, Fragment, Item, Recording, ThreadInfo, Trace, Writer};
-use trackway_scope::{Function, FunctionId, ScopeEvent, Scopes, Tracker};
+use trackway_scope::{FunctionId, ScopeEvent, Scopes, SelectedFunction, Tracker};
 use wire::code::{
     FragmentBlock, FragmentExit, TERMINATOR_DIRECT, TERMINATOR_INDIRECT, TERMINATOR_NOT_TAKEN, TERMINATOR_TAKEN,
 };
@@ -133,7 +133,7 @@ impl Program {
     fn check(&self, execution: &[Do], expected: &str) {
         let trace = self.trace(execution);
         let pc = |block: u64| AppPc::new(address(block));
-        let functions = self.functions.iter().map(|&(name, first, last)| Function {
+        let functions = self.functions.iter().map(|&(name, first, last)| SelectedFunction {
             name: name.to_owned(),
             image: 0,
             entry: pc(first),

@@ -4,7 +4,7 @@
 
 use gimli::{Encoding, EvaluationResult, Expression, Reader, Value};
 
-use crate::registers::Registers;
+use crate::registers::FrameRegisters;
 
 /// The most operations to execute: expressions can have loops.
 const OPERATIONS_MAX: u32 = 1000;
@@ -14,7 +14,7 @@ pub fn evaluate<R: Reader<Offset = usize>>(
     expression: Expression<R>,
     encoding: Encoding,
     initial: Option<u64>,
-    registers: &Registers,
+    registers: &FrameRegisters,
     memory: &mut impl FnMut(u64) -> Option<u64>,
 ) -> Option<u64> {
     let mut evaluation = expression.evaluation(encoding);
@@ -52,11 +52,11 @@ mod tests {
     use gimli::{EndianSlice, Format, LittleEndian};
 
     use super::*;
-    use crate::registers::Register;
+    use crate::registers::FrameRegister;
 
     fn value(bytes: &[u8], initial: Option<u64>) -> Option<u64> {
         let encoding = Encoding { address_size: 8, format: Format::Dwarf32, version: 1 };
-        let registers = Registers::new(0x100b, 0x50).with(Register::Rbp, 0x60);
+        let registers = FrameRegisters::new(0x100b, 0x50).with(FrameRegister::Rbp, 0x60);
         let mut memory = |address| (address == 0x58).then_some(0x1122_3344_5566_7788);
         evaluate(Expression(EndianSlice::new(bytes, LittleEndian)), encoding, initial, &registers, &mut memory)
     }

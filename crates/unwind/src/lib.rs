@@ -1,23 +1,23 @@
 //! Call stacks of x86-64 code: which calls led to where a thread is.
 //!
-//! An [`Unwinder`] knows what is mapped into a process. From the [`Registers`] of a thread and its
+//! An [`Unwinder`] knows what is mapped into a process. From the [`FrameRegisters`] of a thread and its
 //! memory, which a closure reads, it finds the [`Frame`]s of the thread, from the innermost one
 //! outwards: the return addresses, and where each function's frame is on the stack.
 //!
 //! ```
 //! use std::sync::Arc;
 //! use symbols::FrameTable;
-//! use trackway_unwind::{Register, Registers, StackEnd, Unwinder};
+//! use trackway_unwind::{FrameRegister, FrameRegisters, UnwindEnd, Unwinder};
 //!
 //! # fn main() -> std::io::Result<()> {
 //! let mut unwinder = Unwinder::new();
 //! let table = Arc::new(FrameTable::of_file("/proc/self/exe".as_ref())?);
 //! unwinder.map(0x40_0000..0x50_0000, 0, table);
-//! let registers = Registers::new(0x40_1200, 0x7ffc_0000).with(Register::Rbp, 0x7ffc_0040);
+//! let registers = FrameRegisters::new(0x40_1200, 0x7ffc_0000).with(FrameRegister::Rbp, 0x7ffc_0040);
 //! let mut read = |_address: u64| None; // eight bytes of the thread's memory
 //! let mut frames = Vec::new();
 //! let end = unwinder.unwind(&registers, 64, &mut read, &mut frames);
-//! assert_eq!((frames[0].address, end == StackEnd::Limit), (0x40_1200, false));
+//! assert_eq!((frames[0].address, end == UnwindEnd::Limit), (0x40_1200, false));
 //! # Ok(())
 //! # }
 //! ```
@@ -56,5 +56,5 @@ mod registers;
 mod row;
 mod unwinder;
 
-pub use registers::{Register, Registers};
-pub use unwinder::{Frame, StackEnd, Unwinder};
+pub use registers::{FrameRegister, FrameRegisters};
+pub use unwinder::{Frame, UnwindEnd, Unwinder};

@@ -6,7 +6,7 @@
 /// A general register; the numbers are those of call frame information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
-pub enum Register {
+pub enum FrameRegister {
     Rax,
     Rdx,
     Rcx,
@@ -32,8 +32,14 @@ pub const COUNT: usize = 16;
 pub const RETURN_ADDRESS: u16 = 16;
 
 /// The registers that a function preserves for its caller, in order of their numbers.
-pub const PRESERVED: [Register; 6] =
-    [Register::Rbx, Register::Rbp, Register::R12, Register::R13, Register::R14, Register::R15];
+pub const PRESERVED: [FrameRegister; 6] = [
+    FrameRegister::Rbx,
+    FrameRegister::Rbp,
+    FrameRegister::R12,
+    FrameRegister::R13,
+    FrameRegister::R14,
+    FrameRegister::R15,
+];
 
 /// A set of registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,7 +79,7 @@ pub enum Value {
 /// the stack needs rip, rsp and the registers that functions preserve for their callers: rbx, rbp,
 /// and r12 to r15.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Registers {
+pub struct FrameRegisters {
     pub(crate) rip: u64,
     values: [u64; COUNT],
     known: Set,
@@ -81,16 +87,16 @@ pub struct Registers {
     saved: Set,
 }
 
-impl Registers {
+impl FrameRegisters {
     #[must_use]
     pub fn new(rip: u64, rsp: u64) -> Self {
         let none = Self { rip, values: [0; COUNT], known: Set::default(), saved: Set::default() };
-        none.with(Register::Rsp, rsp)
+        none.with(FrameRegister::Rsp, rsp)
     }
 
     /// Returns the registers with one more.
     #[must_use]
-    pub fn with(mut self, register: Register, value: u64) -> Self {
+    pub fn with(mut self, register: FrameRegister, value: u64) -> Self {
         self.set(register as u16, Value::Known(value));
         self
     }
@@ -133,7 +139,7 @@ impl Registers {
     }
 
     pub(crate) fn rsp(&self) -> Option<u64> {
-        match self.value(Register::Rsp as u16) {
+        match self.value(FrameRegister::Rsp as u16) {
             Value::Known(rsp) => Some(rsp),
             _ => None,
         }
@@ -143,7 +149,7 @@ impl Registers {
     pub(crate) fn enter_caller(&mut self, return_address: u64, cfa: u64) {
         self.known.0 &= Set::IN_CALLER.0;
         self.rip = return_address;
-        self.set(Register::Rsp as u16, Value::Known(cfa));
+        self.set(FrameRegister::Rsp as u16, Value::Known(cfa));
     }
 }
 
@@ -154,14 +160,14 @@ mod tests {
 
     #[test]
     fn preserved_registers_stay_known_in_the_caller() {
-        let mut registers = Registers::new(1, 2);
-        for number in (0..16).filter(|&number| number != Register::Rsp as u16) {
+        let mut registers = FrameRegisters::new(1, 2);
+        for number in (0..16).filter(|&number| number != FrameRegister::Rsp as u16) {
             registers.set(number, Value::Known(u64::from(number) + 100));
         }
         registers.enter_caller(7, 8);
         let known = (0..16).filter(|&number| registers.value(number) != Value::Unknown);
         let mut expected: Vec<u16> = PRESERVED.map(|register| register as u16).into();
-        expected.push(Register::Rsp as u16);
+        expected.push(FrameRegister::Rsp as u16);
         expected.sort_unstable();
         assert_eq!(known.collect::<Vec<_>>(), expected);
         assert_eq!((registers.value(RETURN_ADDRESS), registers.rsp()), (Value::Known(7), Some(8)));
@@ -169,18 +175,18 @@ mod tests {
 
     #[test]
     fn saved_registers_are_read_when_they_are_needed() {
-        let mut registers = Registers::new(1, 2);
-        registers.set(Register::Rbx as u16, Value::Saved(0x50));
+        let mut registers = FrameRegisters::new(1, 2);
+        registers.set(FrameRegister::Rbx as u16, Value::Saved(0x50));
         let mut memory = |address| (address == 0x50).then_some(9);
-        assert_eq!(registers.read(Register::Rbx as u16, &mut memory), Some(9));
-        assert_eq!(registers.read(Register::Rbp as u16, &mut memory), None);
-        let registers = registers.with(Register::Rbx, 3);
-        assert_eq!(registers.read(Register::Rbx as u16, &mut |_| None), Some(3));
+        assert_eq!(registers.read(FrameRegister::Rbx as u16, &mut memory), Some(9));
+        assert_eq!(registers.read(FrameRegister::Rbp as u16, &mut memory), None);
+        let registers = registers.with(FrameRegister::Rbx, 3);
+        assert_eq!(registers.read(FrameRegister::Rbx as u16, &mut |_| None), Some(3));
     }
 
     #[test]
     fn numbers_beyond_the_general_registers_are_unknown() {
-        let mut registers = Registers::new(1, 2);
+        let mut registers = FrameRegisters::new(1, 2);
         registers.set(17, Value::Known(3));
         assert_eq!((registers.value(17), registers.value(u16::MAX)), (Value::Unknown, Value::Unknown));
     }

@@ -16,7 +16,7 @@ use crate::cache::RowCache;
 use crate::code::{ReturnPlace, ends_with_call, is_signal_return, return_place};
 use crate::expression::evaluate;
 use crate::modules::Modules;
-use crate::registers::{PRESERVED, Register, Registers, Value};
+use crate::registers::{FrameRegister, FrameRegisters, PRESERVED, Value};
 use crate::row::{self, GeneralRow, RETURN_OFFSET, Row, SimpleRow, UNCHANGED};
 
 /// A function that has been called and has not returned.
@@ -44,7 +44,7 @@ impl Frame {
 
 /// Why there are no more frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StackEnd {
+pub enum UnwindEnd {
     /// The last frame is the thread's or the program's first.
     Outermost,
     /// There are as many frames as were asked for.
@@ -102,11 +102,11 @@ impl Unwinder {
     /// removed and is still described.
     pub fn unwind(
         &mut self,
-        registers: &Registers,
+        registers: &FrameRegisters,
         limit: usize,
         memory: &mut impl FnMut(u64) -> Option<u64>,
         frames: &mut Vec<Frame>,
-    ) -> StackEnd {
+    ) -> UnwindEnd {
         let mut registers = *registers;
         let mut is_exact = true;
         for _ in 0..limit {
@@ -123,7 +123,7 @@ impl Unwinder {
                 Err(end) => return end,
             };
         }
-        StackEnd::Limit
+        UnwindEnd::Limit
     }
 
     /// Returns the row of an instruction or, if a call returns there, of the call.
@@ -145,19 +145,19 @@ impl Unwinder {
 }
 
 /// Whether the caller that was entered is interrupted code; or why there is none.
-type Entered = Result<bool, StackEnd>;
+type Entered = Result<bool, UnwindEnd>;
 
 fn enter_simple(
     row: SimpleRow,
-    registers: &mut Registers,
+    registers: &mut FrameRegisters,
     frame: &mut Frame,
     memory: &mut impl FnMut(u64) -> Option<u64>,
 ) -> Entered {
-    let base = registers.read(u16::from(row.cfa_register), memory).ok_or(StackEnd::Unreadable)?;
+    let base = registers.read(u16::from(row.cfa_register), memory).ok_or(UnwindEnd::Unreadable)?;
     let cfa = base.wrapping_add_signed(row.cfa_offset.into());
     check_above(cfa, registers)?;
     frame.cfa = Some(cfa);
-    let return_address = memory(cfa.wrapping_add_signed(RETURN_OFFSET)).ok_or(StackEnd::Unreadable)?;
+    let return_address = memory(cfa.wrapping_add_signed(RETURN_OFFSET)).ok_or(UnwindEnd::Unreadable)?;
     for (register, words) in PRESERVED.into_iter().zip(row.saved).filter(|&(_, words)| words != UNCHANGED) {
         registers.set(register as u16, Value::Saved(cfa.wrapping_add_signed(i64::from(words) * 8)));
     }
@@ -166,15 +166,15 @@ fn enter_simple(
 }
 
 /// Checks that a frame lies above the stack pointer, and so above the frame that it called.
-fn check_above(cfa: u64, registers: &Registers) -> Result<(), StackEnd> {
-    if registers.rsp().is_some_and(|rsp| rsp < cfa) { Ok(()) } else { Err(StackEnd::Corrupt) }
+fn check_above(cfa: u64, registers: &FrameRegisters) -> Result<(), UnwindEnd> {
+    if registers.rsp().is_some_and(|rsp| rsp < cfa) { Ok(()) } else { Err(UnwindEnd::Corrupt) }
 }
 
 /// Enters a caller. Without a return address there is none: so the stacks of threads begin that no
 /// call frame information describes.
-fn enter(registers: &mut Registers, return_address: u64, cfa: u64) -> Result<(), StackEnd> {
+fn enter(registers: &mut FrameRegisters, return_address: u64, cfa: u64) -> Result<(), UnwindEnd> {
     if return_address == 0 {
-        return Err(StackEnd::Outermost);
+        return Err(UnwindEnd::Outermost);
     }
     registers.enter_caller(return_address, cfa);
     Ok(())
@@ -182,14 +182,14 @@ fn enter(registers: &mut Registers, return_address: u64, cfa: u64) -> Result<(),
 
 fn enter_general(
     row: &GeneralRow,
-    registers: &mut Registers,
+    registers: &mut FrameRegisters,
     frame: &mut Frame,
     memory: &mut impl FnMut(u64) -> Option<u64>,
 ) -> Entered {
-    let cfa = cfa(row, registers, memory).ok_or(StackEnd::Unreadable)?;
+    let cfa = cfa(row, registers, memory).ok_or(UnwindEnd::Unreadable)?;
     frame.cfa = Some(cfa);
     if row.return_address == RegisterRule::Undefined {
-        return Err(StackEnd::Outermost);
+        return Err(UnwindEnd::Outermost);
     }
     let callee = *registers;
     let mut apply = |rule: &RegisterRule<usize>, own: Value| caller_value(row, rule, own, cfa, &callee, memory);
@@ -201,8 +201,8 @@ fn enter_general(
     }
     registers.rip = known(return_address, memory)?;
     // longjmp has a rule for rsp: it says that the caller is where setjmp returned to.
-    let rsp = known(registers.value(Register::Rsp as u16), memory)?;
-    registers.set(Register::Rsp as u16, Value::Known(rsp));
+    let rsp = known(registers.value(FrameRegister::Rsp as u16), memory)?;
+    registers.set(FrameRegister::Rsp as u16, Value::Known(rsp));
     frame.cfa = Some(rsp);
     if row.is_signal {
         return Ok(true);
@@ -211,20 +211,20 @@ fn enter_general(
     if !(frame.is_exact && callee.rsp() == Some(rsp)) {
         check_above(rsp, &callee)?;
     }
-    if registers.rip == 0 { Err(StackEnd::Outermost) } else { Ok(false) }
+    if registers.rip == 0 { Err(UnwindEnd::Outermost) } else { Ok(false) }
 }
 
 /// Returns a value, and reads it where it is saved.
-fn known(value: Value, memory: &mut impl FnMut(u64) -> Option<u64>) -> Result<u64, StackEnd> {
+fn known(value: Value, memory: &mut impl FnMut(u64) -> Option<u64>) -> Result<u64, UnwindEnd> {
     let known = match value {
         Value::Known(value) => Some(value),
         Value::Saved(address) => memory(address),
         Value::Unknown => None,
     };
-    known.ok_or(StackEnd::Unreadable)
+    known.ok_or(UnwindEnd::Unreadable)
 }
 
-fn cfa(row: &GeneralRow, registers: &Registers, memory: &mut impl FnMut(u64) -> Option<u64>) -> Option<u64> {
+fn cfa(row: &GeneralRow, registers: &FrameRegisters, memory: &mut impl FnMut(u64) -> Option<u64>) -> Option<u64> {
     match &row.cfa {
         CfaRule::RegisterAndOffset { register, offset } => {
             registers.read(register.0, memory).map(|base| base.wrapping_add_signed(*offset))
@@ -239,7 +239,7 @@ fn caller_value(
     rule: &RegisterRule<usize>,
     own: Value,
     cfa: u64,
-    callee: &Registers,
+    callee: &FrameRegisters,
     memory: &mut impl FnMut(u64) -> Option<u64>,
 ) -> Value {
     let mut result = |expression| value_of(row, expression, Some(cfa), callee, memory);
@@ -259,7 +259,7 @@ fn value_of(
     row: &GeneralRow,
     expression: &UnwindExpression<usize>,
     initial: Option<u64>,
-    registers: &Registers,
+    registers: &FrameRegisters,
     memory: &mut impl FnMut(u64) -> Option<u64>,
 ) -> Option<u64> {
     let section = row.table.section();
@@ -273,29 +273,29 @@ const CONTEXT_REGISTERS: [u16; 17] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 
 
 fn enter_without_row(
     modules: &Modules,
-    registers: &mut Registers,
+    registers: &mut FrameRegisters,
     frame: &mut Frame,
     memory: &mut impl FnMut(u64) -> Option<u64>,
 ) -> Entered {
-    let rsp = registers.rsp().ok_or(StackEnd::Unreadable)?;
+    let rsp = registers.rsp().ok_or(UnwindEnd::Unreadable)?;
     if is_signal_return(registers.rip, memory) {
         return enter_interrupted(registers, frame, rsp, memory);
     }
-    let rbp = registers.read(Register::Rbp as u16, memory);
+    let rbp = registers.read(FrameRegister::Rbp as u16, memory);
     let (cfa, saved_rbp) = match place_by_code(modules, registers.rip, frame.is_exact, memory) {
         ReturnPlace::Top => (rsp.wrapping_add(8), None),
         ReturnPlace::AboveRbp => (rsp.wrapping_add(16), Some(rsp)),
-        ReturnPlace::Unclear => (rbp.ok_or(StackEnd::Unknown)?.wrapping_add(16), rbp),
+        ReturnPlace::Unclear => (rbp.ok_or(UnwindEnd::Unknown)?.wrapping_add(16), rbp),
     };
     let place = cfa.wrapping_add_signed(RETURN_OFFSET);
     if cfa <= rsp || place % 8 != 0 {
-        return Err(StackEnd::Unknown);
+        return Err(UnwindEnd::Unknown);
     }
     let return_address = memory(place).filter(|&address| follows_call(modules, address, memory));
-    let return_address = return_address.ok_or(StackEnd::Unknown)?;
+    let return_address = return_address.ok_or(UnwindEnd::Unknown)?;
     frame.cfa = Some(cfa);
     if let Some(saved) = saved_rbp {
-        registers.set(Register::Rbp as u16, Value::Saved(saved));
+        registers.set(FrameRegister::Rbp as u16, Value::Saved(saved));
     }
     enter(registers, return_address, cfa)?;
     Ok(false)
@@ -324,14 +324,14 @@ fn follows_call(modules: &Modules, address: u64, memory: &mut impl FnMut(u64) ->
 }
 
 fn enter_interrupted(
-    registers: &mut Registers,
+    registers: &mut FrameRegisters,
     frame: &mut Frame,
     rsp: u64,
     memory: &mut impl FnMut(u64) -> Option<u64>,
 ) -> Entered {
     let mut place = rsp.wrapping_add(CONTEXT);
     for number in CONTEXT_REGISTERS {
-        let value = memory(place).ok_or(StackEnd::Unreadable)?;
+        let value = memory(place).ok_or(UnwindEnd::Unreadable)?;
         registers.set(number, Value::Known(value));
         registers.rip = value;
         place = place.wrapping_add(8);

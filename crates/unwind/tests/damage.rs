@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use symbols::FrameTable;
-use trackway_unwind::{Frame, Register, Registers, StackEnd, Unwinder};
+use trackway_unwind::{Frame, FrameRegister, FrameRegisters, UnwindEnd, Unwinder};
 
 /// Libraries whose code is written in C and in assembly, and a program.
 const FILES: [&str; 2] = ["/usr/lib/x86_64-linux-gnu/libc.so.6", "/usr/bin/sort"];
@@ -27,7 +27,7 @@ fn some_code(table: &FrameTable, number: u64) -> u64 {
 }
 
 /// Unwinds a stack of plausible nonsense: return addresses, addresses on the stack, small numbers.
-fn unwind(table: &Arc<FrameTable>, seed: u64) -> (Vec<Frame>, StackEnd) {
+fn unwind(table: &Arc<FrameTable>, seed: u64) -> (Vec<Frame>, UnwindEnd) {
     let mut unwinder = Unwinder::new();
     let first = table.entries().first().map_or(0, |entry| entry.start) & !0xfff;
     // Mapped as it was linked, whatever the offset of the code in the file is.
@@ -41,8 +41,15 @@ fn unwind(table: &Arc<FrameTable>, seed: u64) -> (Vec<Frame>, StackEnd) {
         _ => mix(number),
     };
     let start = some_code(table, mix(seed)).wrapping_add(bias);
-    let all = [Register::Rbx, Register::Rbp, Register::R10, Register::R12, Register::R13, Register::Rdi];
-    let registers = all.into_iter().fold(Registers::new(start, STACK + seed % 0x8000), |registers, register| {
+    let all = [
+        FrameRegister::Rbx,
+        FrameRegister::Rbp,
+        FrameRegister::R10,
+        FrameRegister::R12,
+        FrameRegister::R13,
+        FrameRegister::Rdi,
+    ];
+    let registers = all.into_iter().fold(FrameRegisters::new(start, STACK + seed % 0x8000), |registers, register| {
         registers.with(register, value(seed.wrapping_add(register as u64)))
     });
     let mut frames = Vec::new();
@@ -52,8 +59,8 @@ fn unwind(table: &Arc<FrameTable>, seed: u64) -> (Vec<Frame>, StackEnd) {
 }
 
 /// Checks that a stack does not fold back, except where a signal has interrupted something.
-fn check(frames: &[Frame], end: StackEnd) {
-    assert!(frames.len() <= LIMIT && (end != StackEnd::Limit || frames.len() == LIMIT));
+fn check(frames: &[Frame], end: UnwindEnd) {
+    assert!(frames.len() <= LIMIT && (end != UnwindEnd::Limit || frames.len() == LIMIT));
     for pair in frames.windows(2) {
         if let (Some(callee), Some(caller), false) = (pair[0].cfa, pair[1].cfa, pair[1].is_exact) {
             assert!(callee < caller, "{pair:x?}");

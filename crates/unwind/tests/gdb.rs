@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use libc::pid_t;
 use support::{Memory, Process, build, converted, hex, ptrace, registers, wait};
 use tempfile::TempDir;
-use trackway_unwind::{Frame, StackEnd};
+use trackway_unwind::{Frame, UnwindEnd};
 
 /// Prints a line for each thread, and for each of its frames: the address, whether it is the frame
 /// that a signal returns through, and the CFA.
@@ -82,7 +82,7 @@ impl Stopped {
     }
 
     /// Unwinds all threads.
-    fn unwind(&self) -> BTreeMap<pid_t, (Vec<Frame>, StackEnd)> {
+    fn unwind(&self) -> BTreeMap<pid_t, (Vec<Frame>, UnwindEnd)> {
         let memory = Memory::of_process(self.process());
         let mut process = Process::default();
         process.update(self.process(), &memory);
@@ -111,7 +111,7 @@ impl Drop for Stopped {
 
 /// Checks all threads of a program, and returns how many frames they have. `ends` is how the stacks
 /// may end.
-fn check(source: &str, options: &[&str], arguments: &[&str], ends: &[StackEnd]) -> usize {
+fn check(source: &str, options: &[&str], arguments: &[&str], ends: &[UnwindEnd]) -> usize {
     let directory = TempDir::new().unwrap();
     let stopped = Stopped::start(&build(directory.path(), source, options), arguments);
     let ours = stopped.unwind();
@@ -143,7 +143,7 @@ fn compare(ours: &[Frame], theirs: &[GdbFrame], place: &str) {
     }
 }
 
-const OUTERMOST: &[StackEnd] = &[StackEnd::Outermost];
+const OUTERMOST: &[UnwindEnd] = &[UnwindEnd::Outermost];
 
 #[test]
 fn callbacks_through_the_library() {

@@ -15,7 +15,7 @@ use libc::{pid_t, user_regs_struct};
 use support::{Memory, Process, build, converted, ptrace, registers, wait};
 use symbols::{FrameTable, Function, Functions};
 use tempfile::TempDir;
-use trackway_unwind::{Frame, StackEnd};
+use trackway_unwind::{Frame, UnwindEnd};
 
 /// The bytes above the stack pointer that are read at once.
 const STACK: usize = 1 << 13;
@@ -129,7 +129,7 @@ impl Stepper {
             assert_eq!(found.get(..covered), expected.get(..covered), "{place}");
             return;
         }
-        assert_eq!(end, StackEnd::Outermost, "{place}");
+        assert_eq!(end, UnwindEnd::Outermost, "{place}");
         if found != expected {
             assert!(found.len() > 1 && expected.ends_with(&found[1..]), "{place}");
             self.counts.jumping += 1;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use libc::{c_int, pid_t, user_regs_struct};
 use symbols::FrameTable;
-use trackway_unwind::{Register, Registers, Unwinder};
+use trackway_unwind::{FrameRegister, FrameRegisters, Unwinder};
 
 /// Builds a program of `tests/programs` in a directory.
 pub fn build(directory: &Path, source: &str, options: &[&str]) -> PathBuf {
@@ -121,11 +121,11 @@ pub fn registers(thread: pid_t) -> user_regs_struct {
 }
 
 /// Converts all general registers.
-pub fn converted(all: &user_regs_struct) -> Registers {
-    use Register::{R8, R9, R10, R11, R12, R13, R14, R15, Rax, Rbp, Rbx, Rcx, Rdi, Rdx, Rsi};
+pub fn converted(all: &user_regs_struct) -> FrameRegisters {
+    use FrameRegister::{R8, R9, R10, R11, R12, R13, R14, R15, Rax, Rbp, Rbx, Rcx, Rdi, Rdx, Rsi};
     let low = [(Rax, all.rax), (Rbx, all.rbx), (Rcx, all.rcx), (Rdx, all.rdx), (Rsi, all.rsi), (Rdi, all.rdi)];
     let high = [(R8, all.r8), (R9, all.r9), (R10, all.r10), (R11, all.r11), (R12, all.r12), (R13, all.r13)];
     let rest = [(R14, all.r14), (R15, all.r15), (Rbp, all.rbp)];
     let values = low.into_iter().chain(high).chain(rest);
-    values.fold(Registers::new(all.rip, all.rsp), |registers, (register, value)| registers.with(register, value))
+    values.fold(FrameRegisters::new(all.rip, all.rsp), |registers, (register, value)| registers.with(register, value))
 }
