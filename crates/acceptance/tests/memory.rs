@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use acceptance::memory::{self, Access};
 use acceptance::race::{Checker, Counts};
 use acceptance::{Call, Data, ProcessOutput, RecordedCall, is_soak, process, say_not_tested, trackway};
-use oracle::{Options, Run, single_step};
+use oracle::{Execution, StepOptions, single_step};
 use trace::ThreadId;
 use workloads::{Exit, Group, OracleProgram, Variant};
 
@@ -24,10 +24,10 @@ fn call(program: &str, variant: Variant, arguments: &[&str]) -> Call {
 }
 
 /// Steps a call on one of the processors; the random bytes are chosen with it.
-fn stepped(call: &Call, processor: usize) -> Run {
+fn stepped(call: &Call, processor: usize) -> Execution {
     let random_bytes = Some([if processor == 0 { 0x5a } else { 0xa5 }; 16]);
     let processor = Some(processor);
-    let options = Options { memory: true, random_bytes, processor, ..Options::default() };
+    let options = StepOptions { memory: true, random_bytes, processor, ..StepOptions::default() };
     let mut command = call.command();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     single_step(&mut command, &options).unwrap()
@@ -41,7 +41,7 @@ fn is_freestanding(entry: &OracleProgram) -> bool {
     entry.variant == Variant::Static && !bytes.windows(17).any(|window| window == b"__libc_start_main")
 }
 
-fn finished(run: &Run) -> ProcessOutput {
+fn finished(run: &Execution) -> ProcessOutput {
     let exit = match run.exit {
         oracle::Exit::Status(status) => Exit::Status(status),
         oracle::Exit::Signal(signal) => Exit::Signal(signal),
@@ -50,7 +50,7 @@ fn finished(run: &Run) -> ProcessOutput {
 }
 
 /// Records a call and compares it with `expected`, thread by thread.
-fn compare(what: &str, call: &Call, expected: &Run, accesses: &[Vec<Access>]) -> Vec<String> {
+fn compare(what: &str, call: &Call, expected: &Execution, accesses: &[Vec<Access>]) -> Vec<String> {
     let mut problems = Vec::new();
     for data in [Data::Addresses, Data::Values] {
         let recorded = call.clone().data(data).recorded();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use acceptance::listing::{self, Listing};
 use acceptance::witness::{self, ObservedEvent};
 use acceptance::{Call, RecordedCall};
-use oracle::{Options, Run, single_step};
+use oracle::{Execution, StepOptions, single_step};
 use trace::{AppPc, Event, ThreadId, Tsc};
 use workloads::{Exit, OracleProgram};
 
@@ -51,8 +51,8 @@ fn command(call: &Call) -> Command {
     command
 }
 
-fn stepped(call: &Call) -> Run {
-    single_step(&mut command(call), &Options::default()).unwrap()
+fn stepped(call: &Call) -> Execution {
+    single_step(&mut command(call), &StepOptions::default()).unwrap()
 }
 
 /// Checks one program in every way. Returns a description of each error.
@@ -76,7 +76,7 @@ fn problems_of(entry: &OracleProgram) -> Vec<String> {
     problems.into_iter().map(|problem| format!("{}: {problem}", name(entry))).collect()
 }
 
-fn end_differs(recorded: &RecordedCall, expected: &Run) -> Option<String> {
+fn end_differs(recorded: &RecordedCall, expected: &Execution) -> Option<String> {
     let expected_exit = match expected.exit {
         oracle::Exit::Status(status) => Exit::Status(status),
         oracle::Exit::Signal(signal) => Exit::Signal(signal),
@@ -90,7 +90,12 @@ fn end_differs(recorded: &RecordedCall, expected: &Run) -> Option<String> {
 }
 
 /// Compares the addresses of the first `comparable` threads.
-fn addresses_differ(recorded: &RecordedCall, listings: &[Listing], expected: &Run, comparable: usize) -> Vec<String> {
+fn addresses_differ(
+    recorded: &RecordedCall,
+    listings: &[Listing],
+    expected: &Execution,
+    comparable: usize,
+) -> Vec<String> {
     if listings.len() != expected.threads.len() {
         return vec![format!("{} threads instead of {}", listings.len(), expected.threads.len())];
     }

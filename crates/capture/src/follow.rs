@@ -24,7 +24,7 @@ use crate::ptrace::{self, Stop, Tracee};
 use crate::session::{self, Limits, SessionOptions, SessionReport, StartError};
 use crate::shared::{self, SEGMENT_NAME, SHARED_NAME, Shared};
 use crate::sink::Sink;
-use crate::{Options, Target, maps, task};
+use crate::{CaptureOptions, Target, maps, task};
 
 /// Time between two polls of a process that has not executed another program yet.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -140,7 +140,7 @@ type SinkError<F> = <<F as SinkFactory>::Sink as Sink>::Error;
 
 /// A process and its descendants, as far as they are captured.
 pub struct ProcessTree<F> {
-    options: Options,
+    options: CaptureOptions,
     factory: F,
     calibration: Calibration,
     start: Instant,
@@ -264,7 +264,7 @@ impl<F: SinkFactory> ProcessTree<F> {
         target: session::Target,
         sink: &mut F::Sink,
     ) -> Result<SessionReport<SinkError<F>>, String> {
-        let Options { selection, limits, .. } = &self.options;
+        let CaptureOptions { selection, limits, .. } = &self.options;
         let shared = crate::make_shared_for_child(&self.options).map_err(|error| error.to_string())?;
         let session_options = SessionOptions {
             image: &crate::ENGINE,

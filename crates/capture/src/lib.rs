@@ -76,7 +76,7 @@ pub use sink::Sink;
 
 /// What to capture.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct CaptureOptions {
     /// The program and its arguments. Not used if there is a `process`.
     pub command: Vec<OsString>,
     /// The number of a running process to attach to.
@@ -94,9 +94,9 @@ pub struct Options {
     pub code_cache: Option<u64>,
 }
 
-/// Default for [`Options::code_cache`].
+/// Default for [`CaptureOptions::code_cache`].
 pub const CODE_CACHE_BYTES: u64 = 512 << 20;
-/// Smallest value for [`Options::code_cache`].
+/// Smallest value for [`CaptureOptions::code_cache`].
 pub const CODE_CACHE_BYTES_MIN: u64 = wire::CODE_CACHE_MIN;
 
 /// The recorder's account of one captured process, beside the events.
@@ -128,7 +128,7 @@ static ENGINE: LazyLock<Image> = LazyLock::new(|| {
 ///
 /// # Errors
 /// If nothing could be captured. An error of the sink is in [`CaptureOutcome::failure`].
-pub fn capture<S: Sink>(options: &Options, sink: S) -> Result<CaptureOutcome<S::Error>, Error> {
+pub fn capture<S: Sink>(options: &CaptureOptions, sink: S) -> Result<CaptureOutcome<S::Error>, Error> {
     let target = Target::open(options)?;
     let outcome = target.capture(sink)?;
     Ok(CaptureOutcome { exit: target.wait(outcome.exit), ..outcome })
@@ -136,7 +136,7 @@ pub fn capture<S: Sink>(options: &Options, sink: S) -> Result<CaptureOutcome<S::
 
 /// A process that is ready to be captured.
 pub struct Target {
-    options: Options,
+    options: CaptureOptions,
     shared: Arc<Shared>,
     source: Source,
     signals: Signals,
@@ -161,7 +161,7 @@ impl Target {
     ///
     /// # Errors
     /// If the command cannot be started or traced, or the process cannot be attached to.
-    pub fn open(options: &Options) -> Result<Self, Error> {
+    pub fn open(options: &CaptureOptions) -> Result<Self, Error> {
         let (calibration, cpu_time_before) = (Calibration::start(), host::cpu_time());
         let (shared, signals, source) = match options.process {
             Some(process) => find(options, process)?,
@@ -295,7 +295,7 @@ impl Target {
 
 type OpenedTarget = (Arc<Shared>, Signals, Source);
 
-fn launch(options: &Options) -> Result<OpenedTarget, Error> {
+fn launch(options: &CaptureOptions) -> Result<OpenedTarget, Error> {
     let command = Command::find(&options.command)?;
     let shared = make_shared(options)?;
     let signals = Signals::install();
@@ -303,7 +303,7 @@ fn launch(options: &Options) -> Result<OpenedTarget, Error> {
     Ok((shared, signals, Source::Launched { launched, path: command.path }))
 }
 
-fn find(options: &Options, process: i32) -> Result<OpenedTarget, Error> {
+fn find(options: &CaptureOptions, process: i32) -> Result<OpenedTarget, Error> {
     attach::check(process).map_err(Error::Attach)?;
     let pid = Pid::from_raw(process).ok_or(Error::Attach(AttachError::NoProcess(process)))?;
     let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
@@ -318,7 +318,12 @@ fn find(options: &Options, process: i32) -> Result<OpenedTarget, Error> {
     Ok((shared, signals, Source::Running { process, pidfd }))
 }
 
-fn describe_recording(options: &Options, command: Vec<String>, process: i32, calibration: &Calibration) -> Recording {
+fn describe_recording(
+    options: &CaptureOptions,
+    command: Vec<String>,
+    process: i32,
+    calibration: &Calibration,
+) -> Recording {
     let described = host::describe(command, process.cast_unsigned(), calibration);
     Recording { data: options.data, options: options.selection.as_options(), ..described }
 }
@@ -342,21 +347,21 @@ impl From<End> for Exit {
     }
 }
 
-fn make_shared(options: &Options) -> Result<Arc<Shared>, Error> {
+fn make_shared(options: &CaptureOptions) -> Result<Arc<Shared>, Error> {
     let shared = Shared::create().map_err(|error| Error::System { what: "making the shared memory", error })?;
     set_up(shared.control(), options);
     Ok(Arc::new(shared))
 }
 
 /// As [`make_shared`], for a child process.
-fn make_shared_for_child(options: &Options) -> Result<Arc<Shared>, Error> {
+fn make_shared_for_child(options: &CaptureOptions) -> Result<Arc<Shared>, Error> {
     let shared = make_shared(options)?;
     inject_failure(shared.control(), "TRACKWAY_INJECT_FOLLOWED");
     Ok(shared)
 }
 
 /// Writes the options of the engine to the control page.
-fn set_up(control: &wire::Control, options: &Options) {
+fn set_up(control: &wire::Control, options: &CaptureOptions) {
     control.data.store(options.data.number(), Ordering::SeqCst);
     control.code_cache.store(options.code_cache.unwrap_or(CODE_CACHE_BYTES), Ordering::SeqCst);
     inject_failure(control, "TRACKWAY_INJECT");

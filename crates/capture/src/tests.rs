@@ -85,8 +85,8 @@ fn engine(behaviour: &[(&str, u64)]) -> Image {
     Image::parse(&std::fs::read(output).unwrap()).unwrap()
 }
 
-fn options(words: &[&str]) -> Options {
-    Options { command: words.iter().map(OsString::from).collect(), ..Options::default() }
+fn options(words: &[&str]) -> CaptureOptions {
+    CaptureOptions { command: words.iter().map(OsString::from).collect(), ..CaptureOptions::default() }
 }
 
 fn run(words: &[&str], behaviour: &[(&str, u64)], sink: &mut MemorySink) -> CaptureOutcome<Full> {
@@ -235,7 +235,7 @@ fn address_randomisation_can_be_off() {
     let image = engine(&[]);
     let first = || {
         let mut sink = MemorySink::default();
-        let options = Options { no_aslr: true, ..options(&["true"]) };
+        let options = CaptureOptions { no_aslr: true, ..options(&["true"]) };
         Target::open(&options).unwrap().run_session(&image, &mut sink, None).unwrap();
         start_address(&sink.paths[&(0, 0)])
     };

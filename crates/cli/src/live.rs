@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use capture::{Options, Sink};
+use capture::{CaptureOptions, Sink};
 use trace::{AccessDescriptors, AppPc, BlockId, Exit, Fragment, Live, Module, ThreadId, ThreadInfo, Tsc};
 
 use crate::failure::Failure;
@@ -34,7 +34,7 @@ pub struct ThreadWords<'e> {
 }
 
 /// Runs a program, or attaches to one, and returns how it ended.
-pub fn run(options: &Options, live: Live, receiver: &mut impl Receiver) -> Result<Exit, Stopped> {
+pub fn run(options: &CaptureOptions, live: Live, receiver: &mut impl Receiver) -> Result<Exit, Stopped> {
     let mut tracer = Tracer { live, receiver };
     let outcome = capture::capture(options, &mut tracer).map_err(Failure::from)?;
     if let Some(TracerError(stopped)) = outcome.failure {

@@ -40,14 +40,14 @@ const LONG_RUN: u8 = u8::MAX;
 
 /// The tables and streams, kept between chunks for their memory only.
 #[derive(Debug)]
-pub struct Tables {
+pub struct FastTables {
     long: Vec<u32>,
     short: Vec<u32>,
     streams: Streams,
     compressor: Compressor,
 }
 
-impl Default for Tables {
+impl Default for FastTables {
     fn default() -> Self {
         Self {
             long: vec![0; SIZE],
@@ -58,7 +58,7 @@ impl Default for Tables {
     }
 }
 
-impl Tables {
+impl FastTables {
     /// Empties both tables and returns them, long and short, as arrays that every hash is an index
     /// of.
     fn start(&mut self) -> Option<(&mut [u32; SIZE], &mut [u32; SIZE])> {
@@ -270,7 +270,7 @@ fn code(long: u32, short: u32, word: u32) -> u8 {
 }
 
 /// Compresses words; at most `u32::MAX` of them.
-pub fn encode(tables: &mut Tables, words: &[u32]) -> Option<Vec<u8>> {
+pub fn encode(tables: &mut FastTables, words: &[u32]) -> Option<Vec<u8>> {
     let mut streams = std::mem::take(&mut tables.streams);
     streams.clear();
     let (long, short) = tables.start()?;
@@ -301,7 +301,7 @@ fn stream(payload: &mut ByteReader, length_max: usize) -> Result<Vec<u8>, Decode
 
 /// Appends `count` words.
 #[allow(clippy::indexing_slicing)] // see `History`
-pub fn decode(tables: &mut Tables, payload: &[u8], count: usize, words: &mut Vec<u32>) -> Result<(), DecodeError> {
+pub fn decode(tables: &mut FastTables, payload: &[u8], count: usize, words: &mut Vec<u32>) -> Result<(), DecodeError> {
     const SHORT_STREAM: DecodeError = DecodeError::Malformed("a stream ends too early");
     let mut payload = ByteReader::new(payload);
     let runs = stream(&mut payload, count.saturating_mul(5).saturating_add(5))?;
@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     fn check(words: &[u32]) {
-        let mut tables = Tables::default();
+        let mut tables = FastTables::default();
         let payload = encode(&mut tables, words).unwrap();
         let mut decoded = vec![7];
         decode(&mut tables, &payload, words.len(), &mut decoded).unwrap();
@@ -380,7 +380,7 @@ mod tests {
 
         #[test]
         fn rubbish_does_no_harm(payload in proptest::collection::vec(any::<u8>(), 0..200), count in 0usize..5000) {
-            let _ = decode(&mut Tables::default(), &payload, count, &mut Vec::new());
+            let _ = decode(&mut FastTables::default(), &payload, count, &mut Vec::new());
         }
 
         #[test]
@@ -389,7 +389,7 @@ mod tests {
             at in any::<usize>(),
             bits in 1u8..,
         ) {
-            let mut tables = Tables::default();
+            let mut tables = FastTables::default();
             let mut payload = encode(&mut tables, &words).unwrap();
             let at = at % payload.len();
             payload[at] ^= bits;

@@ -2,7 +2,7 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use crate::error::DecodeError;
-use crate::predict::{PathModel, Tables, WordCounter};
+use crate::predict::{PathModel, PredictionTables, WordCounter};
 use crate::streams::decompress;
 use crate::{CODEC_FAST, CODEC_PREDICT, CODEC_RAW, CODEC_ZSTD, fast, predict};
 
@@ -22,8 +22,8 @@ pub struct EncodedWords<T> {
 /// Encodes and decodes path chunks. Keeps its memory from one chunk to the next.
 #[derive(Debug, Default)]
 pub struct PathCoder {
-    tables: Tables,
-    fast: fast::Tables,
+    tables: PredictionTables,
+    fast: fast::FastTables,
 }
 
 impl PathCoder {

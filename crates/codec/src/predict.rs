@@ -39,14 +39,14 @@ const BITS_MAX: u32 = 16;
 
 /// The tables, and memory for streams.
 #[derive(Debug, Default)]
-pub struct Tables {
+pub struct PredictionTables {
     long: Vec<Guess>,
     short: Vec<Guess>,
     streams: Streams,
     compressor: Compressor,
 }
 
-impl Tables {
+impl PredictionTables {
     /// Empties the tables for a chunk of `count` words and returns the context to start with.
     fn start(&mut self, count: usize) -> Context {
         let bits = (usize::BITS - count.leading_zeros()).clamp(BITS_MIN, BITS_MAX);

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use crate::cache_pc::CachePc;
 use crate::fragment::{BlockSpan, Fragment};
-use crate::link::Exit;
+use crate::link::ExitLink;
 use crate::translate::MapEntry;
 use crate::{engine_memory, sys};
 
@@ -49,7 +49,7 @@ pub struct Unit {
     pub fragments: Vec<Fragment>,
     pub live: u32,
     /// Exits, translation map and blocks of these fragments.
-    pub exits: Vec<Exit>,
+    pub exits: Vec<ExitLink>,
     pub map: Vec<MapEntry>,
     pub blocks: Vec<BlockSpan>,
 }
@@ -94,7 +94,7 @@ impl Unit {
     /// Bytes that it takes, with its tables.
     pub fn bytes(&self) -> u64 {
         let tables = self.fragments.capacity() * size_of::<Fragment>()
-            + self.exits.capacity() * size_of::<Exit>()
+            + self.exits.capacity() * size_of::<ExitLink>()
             + self.map.capacity() * size_of::<MapEntry>()
             + self.blocks.capacity() * size_of::<BlockSpan>();
         (self.code_next - self.start) + (self.end - self.stubs_next) + tables as u64

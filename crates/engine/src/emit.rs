@@ -12,7 +12,7 @@ mod linkage;
 #[cfg(test)]
 mod testing;
 
-pub use linkage::{EXIT_STUB_BYTES, Table};
+pub use linkage::{EXIT_STUB_BYTES, IndirectTable};
 
 /// Appends to a buffer that will be executed at `address`.
 pub struct Emitter<'a> {
@@ -91,7 +91,7 @@ mod tests {
     /// Flags are the application's all the time.
     #[test]
     fn nothing_changes_flags() {
-        let table = |address, by_pext| Table { address, by_pext };
+        let table = |address, by_pext| IndirectTable { address, by_pext };
         let (_, instructions) = emit(|out| {
             out.record(1, 0);
             out.record_time();

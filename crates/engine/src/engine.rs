@@ -14,7 +14,7 @@ use wire::Control;
 
 use crate::cache::Cache;
 use crate::change::Pages;
-use crate::emit::Table;
+use crate::emit::IndirectTable;
 use crate::lock::Mutex;
 use crate::lookup::Lookup;
 use crate::paths::PathTable;
@@ -29,7 +29,7 @@ pub static ENGINE: Mutex<Engine> = Mutex::new(Engine::new());
 
 pub struct Engine {
     pub(crate) control: u64,
-    pub(crate) table: Table,
+    pub(crate) table: IndirectTable,
     /// The address in every empty slot of the indirect-branch tables.
     pub(crate) missing: u64,
     pub selection: Selection,
@@ -56,7 +56,7 @@ impl Engine {
     pub(crate) const fn new() -> Self {
         Self {
             control: 0,
-            table: Table { address: 0, by_pext: false },
+            table: IndirectTable { address: 0, by_pext: false },
             missing: 0,
             selection: Selection::new(),
             sections: Sections::new(),
@@ -76,7 +76,7 @@ impl Engine {
 
     /// Sets the addresses of the shared memory and of the indirect-branch tables. `missing` is the
     /// entry of the dispatcher for targets that the tables do not have.
-    pub fn set_up(&mut self, control: u64, table: Table, missing: u64) {
+    pub fn set_up(&mut self, control: u64, table: IndirectTable, missing: u64) {
         self.control = control;
         self.table = table;
         self.missing = missing;

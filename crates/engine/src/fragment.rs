@@ -15,10 +15,10 @@ use wire::code;
 
 use crate::cache_pc::CachePc;
 use crate::change::PAGE;
-use crate::emit::{Emitter, Table};
+use crate::emit::{Emitter, IndirectTable};
 use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::link::Exit;
+use crate::link::ExitLink;
 use crate::select::TranslationMode;
 use crate::translate::{
     self, Order, STUB_STRIDE, SourceBlock, TranslatedBlock, Translation, TranslationOptions, Unreadable,
@@ -301,7 +301,7 @@ impl Engine {
             self.selection.is_unlinkable(mode, block.address, block.code) || self.sections.contains(block.address)
         };
         let unlinkable = source.iter().any(is_unlinkable);
-        let table = if unlinkable { Table { address: 0, ..self.table } } else { self.table_of(mode) };
+        let table = if unlinkable { IndirectTable { address: 0, ..self.table } } else { self.table_of(mode) };
         let id = FragmentId::new(PathId::new(self.control().next_path.load(Ordering::Relaxed) + 1));
         let uninstrumented = self.selection.is_uninstrumented(mode, address);
         let data = if uninstrumented { wire::DATA_NONE } else { self.control().data.load(Ordering::Relaxed) };
@@ -397,7 +397,7 @@ impl Engine {
         fragment.first_exit = unit.exits.len() as u32;
         unit.map.extend_from_slice(&translation.map);
         let id = fragment.id;
-        unit.exits.extend(translation.exits.iter().map(|exit| Exit {
+        unit.exits.extend(translation.exits.iter().map(|exit| ExitLink {
             kind: exit.kind,
             target: exit.target,
             site: exit.site,

@@ -12,20 +12,20 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use entity::AppPc;
 
 use crate::cache_pc::CachePc;
-use crate::emit::{Emitter, Table};
+use crate::emit::{Emitter, IndirectTable};
 use crate::engine::Engine;
 use crate::fragment::{Fragment, FragmentRef, FragmentStatus};
 use crate::select::TranslationMode;
 
 impl Engine {
     /// The indirect-branch table of a mode. Single blocks have none.
-    pub(crate) fn table_of(&self, mode: TranslationMode) -> Table {
+    pub(crate) fn table_of(&self, mode: TranslationMode) -> IndirectTable {
         let address = match mode {
             TranslationMode::Instrumented => self.table.address,
             TranslationMode::Uninstrumented => self.table.address + wire::TABLE_BYTES as u64,
             TranslationMode::SingleBlocks => 0,
         };
-        Table { address, ..self.table }
+        IndirectTable { address, ..self.table }
     }
 
     pub(crate) fn table_slots(&self, mode: TranslationMode) -> &'static [AtomicU64] {
@@ -42,7 +42,7 @@ impl Engine {
         self.table_slots(mode).get(self.table.index(address))
     }
 
-    pub fn table(&self) -> Table {
+    pub fn table(&self) -> IndirectTable {
         self.table
     }
 

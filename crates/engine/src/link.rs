@@ -1,6 +1,6 @@
 //! Links: how the exit of one fragment jumps to the body of another one without the dispatcher.
 //!
-//! An unlinked [`Exit`] jumps to its exit stub, which leaves the code cache. The dispatcher links a
+//! An unlinked [`ExitLink`] jumps to its exit stub, which leaves the code cache. The dispatcher links a
 //! direct exit when it has found the target; dropping or replacing the target unlinks it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::fragment::{Fragment, FragmentRef, NO_FRAGMENT};
 use crate::translate::{ExitKind, STUB_STRIDE};
 
 #[derive(Clone, Copy)]
-pub struct Exit {
+pub struct ExitLink {
     pub kind: ExitKind,
     pub target: AppPc,
     /// Address of the jump's displacement (direct exits).
@@ -28,12 +28,12 @@ pub struct Exit {
 
 impl Engine {
     /// Returns the exit that records `path`; `None` if it has been reclaimed.
-    pub fn exit(&self, path: PathId) -> Option<Exit> {
+    pub fn exit(&self, path: PathId) -> Option<ExitLink> {
         let at = self.exit_index(path)?;
         self.cache.units.get(at.0)?.exits.get(at.1).copied()
     }
 
-    pub(crate) fn exit_mut(&mut self, path: PathId) -> Option<&mut Exit> {
+    pub(crate) fn exit_mut(&mut self, path: PathId) -> Option<&mut ExitLink> {
         let at = self.exit_index(path)?;
         self.cache.units.get_mut(at.0)?.exits.get_mut(at.1)
     }
@@ -125,7 +125,7 @@ mod tests {
         let code = page(&[(0, &BRANCH), (0x40, &JUMP_TO_ITSELF)]);
         let from = engine.find(code, false).unwrap();
         let taken = engine.fragment(from).id.path(1);
-        let Exit { target, site, .. } = engine.exit(taken).unwrap();
+        let ExitLink { target, site, .. } = engine.exit(taken).unwrap();
         assert_eq!(target, code + 0x40);
         let to = engine.find(target, false).unwrap();
         let body = engine.fragment(to).body;

@@ -25,7 +25,7 @@ mod send;
 mod vectors;
 
 pub use action::{
-    Action, copy_actions, install_own_actions, note_fault_actions, restore_actions, restore_own_actions,
+    SignalAction, copy_actions, install_own_actions, note_fault_actions, restore_actions, restore_own_actions,
     restore_process_actions, set_kernel_ignores, set_up, sigaction,
 };
 pub use class::{image, set_image};

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use entity::ThreadId;
 use wire::{CodeMapping, Control, EngineLayout, FLAG_ATTACHED, FLAG_FSGSBASE, Init, STAGE_STARTED, VERSION, word};
 
-use crate::emit::Table;
+use crate::emit::IndirectTable;
 use crate::engine::ENGINE;
 use crate::failure::Failure;
 use crate::maps::Mapping;
@@ -84,7 +84,7 @@ fn is_attached(init: &Init) -> bool {
 fn set_up(control: &'static Control, init: &Init) {
     pending::set_up();
     limits::grow(wire::SHARED_BYTES as u64 + (init.engine_end - init.engine_start));
-    let table = Table { address: init.table, by_pext: has_bmi2() };
+    let table = IndirectTable { address: init.table, by_pext: has_bmi2() };
     ENGINE.lock().set_up(init.shared, table, dispatch::miss_entry());
     signal::set_image(init.engine_start, init.engine_end);
     clone::set_up(init.flags & FLAG_FSGSBASE != 0, init.min_signal_stack);
@@ -93,7 +93,7 @@ fn set_up(control: &'static Control, init: &Init) {
 
 /// Makes the table of owners, unless the processor lacks instructions that translated code needs
 /// for it, or uninstrumented code would synchronise without it.
-fn order_by_contention(control: &Control, table: Table) {
+fn order_by_contention(control: &Control, table: IndirectTable) {
     if table.by_pext && clone::has_fsgsbase() && !select::has_uninstrumented_mode(control) && owners::set_up() {
         ENGINE.lock().order = Order::Contention;
     }

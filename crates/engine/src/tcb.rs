@@ -50,13 +50,13 @@ pub struct Tcb {
     pub registers: Registers,
     pub xmm: Vectors,
     /// Copies of memory operands, and a vector register, while data is recorded.
-    pub operand: Operand,
+    pub operand: OperandBuffer,
     pub scratch_vector: [u64; 8],
     /// Iterations of a string instruction that are not recorded yet.
     pub strings: Option<alloc::boxed::Box<crate::emulate::Strings>>,
     pub alternate_stack: AlternateStack,
     /// For a child process that runs natively: its signal actions.
-    pub actions: Option<alloc::boxed::Box<[crate::signal::Action; crate::signal::SIGNAL_COUNT]>>,
+    pub actions: Option<alloc::boxed::Box<[crate::signal::SignalAction; crate::signal::SIGNAL_COUNT]>>,
     /// What the thread has executed since its last word, when a signal has interrupted it.
     pub progress: crate::fragment::Progress,
     /// The thread is in an exec.
@@ -174,7 +174,7 @@ pub struct Signals {
     pub handled: Cell<*const crate::signal::HandledSignal>,
     /// The signal actions of a child process that shares its parent's memory (see
     /// `clone::record_child`). Null for a thread of the target, which uses the process's.
-    pub own_actions: Cell<*mut [crate::signal::Action; crate::signal::SIGNAL_COUNT]>,
+    pub own_actions: Cell<*mut [crate::signal::SignalAction; crate::signal::SIGNAL_COUNT]>,
 }
 
 /// The layout of what gs points at.
@@ -216,7 +216,7 @@ impl Signals {
 /// Room for a memory operand.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
-pub struct Operand(pub [u8; OPERAND_BYTES]);
+pub struct OperandBuffer(pub [u8; OPERAND_BYTES]);
 
 pub const OPERAND_BYTES: usize = 512;
 

@@ -9,7 +9,7 @@ use wire::code::{Definition, Records};
 
 use crate::cache_pc::CachePc;
 use crate::change::PAGE;
-use crate::emit::Table;
+use crate::emit::IndirectTable;
 use crate::engine::Engine;
 use crate::{memory, sys};
 
@@ -24,7 +24,7 @@ pub(crate) fn engine() -> Engine {
     let address = TABLES.fetch_add(length, Ordering::Relaxed);
     let table = sys::map(address, length, protection, sys::MAP_FIXED_NOREPLACE).unwrap();
     let mut engine = Engine::new();
-    engine.set_up(shared, Table { address: table, by_pext: true }, MISSING);
+    engine.set_up(shared, IndirectTable { address: table, by_pext: true }, MISSING);
     engine
 }
 

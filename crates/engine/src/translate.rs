@@ -20,7 +20,7 @@ use isa::Transfer;
 use wire::code::TERMINATOR_DIRECT;
 
 use crate::cache_pc::CachePc;
-use crate::emit::{Emitter, Table};
+use crate::emit::{Emitter, IndirectTable};
 
 pub mod check;
 mod copy;
@@ -83,7 +83,7 @@ pub enum Order {
 
 /// Options and addresses for a translation.
 pub struct TranslationOptions {
-    pub table: Table,
+    pub table: IndirectTable,
     /// Whether the superblock continues through indirect jumps, and through returns from calls that
     /// it does not contain.
     pub inline_indirect: bool,

@@ -24,19 +24,19 @@ pub fn open(bytes: &[u8]) {
 }
 
 /// A target and its name, which is that of its folder in the corpus.
-pub struct Target {
+pub struct FuzzTarget {
     pub name: &'static str,
     pub run: fn(&[u8]),
 }
 
 /// All targets.
-pub const TARGETS: [Target; 6] = [
-    Target { name: "open", run: open },
-    Target { name: "framed", run: |bytes| drop(framed(bytes)) },
-    Target { name: "accesses", run: accesses },
-    Target { name: "rings", run: rings },
-    Target { name: "port_bits", run: port_bits },
-    Target { name: "memory_trace", run: memory_trace },
+pub const TARGETS: [FuzzTarget; 6] = [
+    FuzzTarget { name: "open", run: open },
+    FuzzTarget { name: "framed", run: |bytes| drop(framed(bytes)) },
+    FuzzTarget { name: "accesses", run: accesses },
+    FuzzTarget { name: "rings", run: rings },
+    FuzzTarget { name: "port_bits", run: port_bits },
+    FuzzTarget { name: "memory_trace", run: memory_trace },
 ];
 
 /// Takes the next byte of an input; 0 behind its end.

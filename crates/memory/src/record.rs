@@ -67,7 +67,7 @@ enum Form {
 /// The codecs of path chunks and of the data behind them.
 #[derive(Default)]
 struct NativeCoder {
-    words: fast::Tables,
+    words: fast::FastTables,
     lanes: lanes::Encoder<Layout>,
     compressor: Compressor,
 }
@@ -141,7 +141,7 @@ pub(crate) struct RecordReader(Decoders);
 
 enum Decoders {
     Vpc3(Box<vpc3::Vpc3Decompressor>),
-    Native(Box<(fast::Tables, lanes::Decoder<Layout>)>),
+    Native(Box<(fast::FastTables, lanes::Decoder<Layout>)>),
     Raw,
 }
 
@@ -191,7 +191,7 @@ fn read_words(fields: &mut ByteReader<'_>, count: usize) -> Option<Vec<u32>> {
 }
 
 fn read_native(
-    (tables, lanes): &mut (fast::Tables, lanes::Decoder<Layout>),
+    (tables, lanes): &mut (fast::FastTables, lanes::Decoder<Layout>),
     fields: &mut ByteReader<'_>,
     count: usize,
 ) -> Result<(Vec<u32>, Vec<u8>), FormatError> {

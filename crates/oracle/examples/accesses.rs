@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     };
     let mut command = Command::new(program);
     command.args(arguments).env_clear();
-    let options = oracle::Options { memory: true, ..oracle::Options::default() };
+    let options = oracle::StepOptions { memory: true, ..oracle::StepOptions::default() };
     let run = match oracle::single_step(&mut command, &options) {
         Ok(run) => run,
         Err(error) => {
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn print(run: &oracle::Run) -> io::Result<()> {
+fn print(run: &oracle::Execution) -> io::Result<()> {
     let mut output = BufWriter::new(io::stdout().lock());
     for (thread, accesses) in run.accesses.iter().enumerate() {
         for access in accesses {

@@ -4,7 +4,7 @@
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use oracle::{Options, single_step};
+use oracle::{StepOptions, single_step};
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let start = Instant::now();
-    match single_step(Command::new(program).args(rest), &Options::default()) {
+    match single_step(Command::new(program).args(rest), &StepOptions::default()) {
         Ok(run) => {
             let counts: Vec<usize> = run.threads.iter().map(Vec::len).collect();
             let seconds = start.elapsed().as_secs_f64();

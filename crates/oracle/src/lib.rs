@@ -59,9 +59,9 @@ use std::process::Command;
 pub use access::Access;
 pub use operand::{MaskUse, mask_use};
 
-/// Options of a run.
+/// How to step a program.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct StepOptions {
     /// The run ends with an error, and the program is killed, after this many stops of all threads
     /// together.
     pub stops_max: u64,
@@ -80,7 +80,7 @@ pub struct Options {
     pub random_bytes: Option<[u8; 16]>,
 }
 
-impl Default for Options {
+impl Default for StepOptions {
     fn default() -> Self {
         Self {
             stops_max: 50_000_000,
@@ -95,7 +95,7 @@ impl Default for Options {
 
 /// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct Execution {
     /// Addresses of the executed instructions of each thread, threads in the order of their
     /// creation.
     pub threads: Vec<Vec<u64>>,
@@ -146,9 +146,9 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// If the program cannot be started or traced, or does not end within [`Options::stops_max`]. It is
+/// If the program cannot be started or traced, or does not end within [`StepOptions::stops_max`]. It is
 /// killed then.
-pub fn single_step(command: &mut Command, options: &Options) -> Result<Run, Error> {
+pub fn single_step(command: &mut Command, options: &StepOptions) -> Result<Execution, Error> {
     // The tracer is a thread of its own: it waits for its own children only, not for others of this
     // process.
     std::thread::scope(|scope| match scope.spawn(|| step::run(command, options)).join() {

@@ -17,7 +17,7 @@ use crate::access::{Access, PlannedAccess};
 use crate::operand::{self, ThreadRegisters};
 use crate::snapshot::Snapshot;
 use crate::tracee::{self, Tracee};
-use crate::{Error, Exit, Options, Run};
+use crate::{Error, Execution, Exit, StepOptions};
 
 const TRAP_FLAG: u64 = 0x100;
 /// `si_code` of the stop at the first instruction of a signal handler (the kernel's
@@ -30,7 +30,7 @@ const TRACE_OPTIONS: c_int = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_EXITKILL;
 
 /// Starts `command` and steps it until it exits. Must be called on a thread without other children.
-pub fn run(command: &mut Command, options: &Options) -> Result<Run, Error> {
+pub fn run(command: &mut Command, options: &StepOptions) -> Result<Execution, Error> {
     if options.one_processor {
         tracee::share_one_processor(options.processor);
     }
@@ -40,7 +40,7 @@ pub fn run(command: &mut Command, options: &Options) -> Result<Run, Error> {
     let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
     let mut stepper = Stepper::new(&child, options);
     let exit = stepper.run().inspect_err(|_| kill_rest(stepper.process))?;
-    Ok(Run {
+    Ok(Execution {
         threads: stepper.executed,
         accesses: stepper.accesses,
         exit,
@@ -98,7 +98,7 @@ struct SteppedThread {
 
 struct Stepper<'a> {
     process: pid_t,
-    options: &'a Options,
+    options: &'a StepOptions,
     threads: HashMap<pid_t, SteppedThread>,
     /// Processes whose first stop came before their creator's stop, which says how they were made.
     unidentified: HashSet<pid_t>,
@@ -113,7 +113,7 @@ struct Stepper<'a> {
 }
 
 impl<'a> Stepper<'a> {
-    fn new(child: &Child, options: &'a Options) -> Self {
+    fn new(child: &Child, options: &'a StepOptions) -> Self {
         let process = child.id().cast_signed();
         Self {
             process,

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::process::{Command, Stdio};
 use std::{fs, io};
 
-use oracle::{Access, Error, Exit, Options, Run, single_step};
+use oracle::{Access, Error, Execution, Exit, StepOptions, single_step};
 
 const DATA: u64 = 0x50_0000;
 const DATA_BYTES: usize = 0x3000;
@@ -16,7 +16,7 @@ const DATA_BYTES: usize = 0x3000;
 const STACK: u64 = DATA + 0x2000;
 
 /// Assembles `code` behind `rbx = DATA`, `rsp = STACK`, and steps it.
-fn step(name: &str, code: &str) -> Result<Run, Error> {
+fn step(name: &str, code: &str) -> Result<Execution, Error> {
     let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("memory-{name}"));
     fs::create_dir_all(&directory).unwrap();
     let (source, executable) = (directory.join("code.s"), directory.join("code"));
@@ -31,7 +31,7 @@ fn step(name: &str, code: &str) -> Result<Run, Error> {
         ["-nostdlib", "-static", "-no-pie", "-Wl,-Ttext=0x401000", "-Wl,-Tdata=0x500000", "-Wl,--build-id=none"];
     let built = Command::new("cc").args(flags).arg("-o").arg(&executable).arg(&source).output().unwrap();
     assert!(built.status.success(), "{name}: {}", String::from_utf8_lossy(&built.stderr));
-    let options = Options { memory: true, check_writes: true, ..Options::default() };
+    let options = StepOptions { memory: true, check_writes: true, ..StepOptions::default() };
     single_step(Command::new(executable).env_clear().stdin(Stdio::null()), &options)
 }
 
@@ -574,7 +574,7 @@ fn every_program_without_a_library_explains_its_writes() {
         if is_large || entry.variant != workloads::Variant::Static || entry.program.name == "memory_faults" {
             continue;
         }
-        let options = Options { memory: true, check_writes: true, ..Options::default() };
+        let options = StepOptions { memory: true, check_writes: true, ..StepOptions::default() };
         let mut command = Command::new(executable);
         command.env_clear().args(entry.arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let run = single_step(&mut command, &options).unwrap_or_else(|error| panic!("{}: {error}", entry.program.name));

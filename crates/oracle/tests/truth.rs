@@ -5,25 +5,25 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
-use oracle::{Error, Exit, Options, Run, single_step};
+use oracle::{Error, Execution, Exit, StepOptions, single_step};
 use workloads::{OracleProgram, Variant};
 
-fn step(executable: &Path, arguments: &[&str], options: &Options) -> Run {
+fn step(executable: &Path, arguments: &[&str], options: &StepOptions) -> Execution {
     let mut command = Command::new(executable);
     // Without an environment the C library starts with a third of the instructions.
     command.env_clear().args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     single_step(&mut command, options).unwrap()
 }
 
-fn step_program(name: &str, variant: Variant) -> Run {
-    step(&workloads::build(name, variant).unwrap(), &[], &Options::default())
+fn step_program(name: &str, variant: Variant) -> Execution {
+    step(&workloads::build(name, variant).unwrap(), &[], &StepOptions::default())
 }
 
 /// Steps a program twice: what it does is what the catalogue says, and the same each time.
 fn check_repeatable(entry: &OracleProgram) {
     let executable = workloads::build(entry.program.name, entry.variant).unwrap();
-    let first = step(&executable, entry.arguments, &Options::default());
-    let second = step(&executable, entry.arguments, &Options::default());
+    let first = step(&executable, entry.arguments, &StepOptions::default());
+    let second = step(&executable, entry.arguments, &StepOptions::default());
     let name = format!("{} {}", entry.program.name, entry.variant);
     let expected = &entry.program.runs[0];
     assert_eq!(String::from_utf8_lossy(&first.stdout), expected.stdout, "{name}");
@@ -110,7 +110,7 @@ fn each_instruction_can_follow_the_one_before() {
         if image.0.len() > 100_000 || entry.variant != Variant::Static {
             continue; // not one of those without a C library
         }
-        let run = step(&executable, entry.arguments, &Options::default());
+        let run = step(&executable, entry.arguments, &StepOptions::default());
         let executed = &run.threads[0];
         let name = entry.program.name;
         assert_eq!(executed[0], image.word(24, 8), "{name} begins at its entry point");
@@ -125,7 +125,7 @@ fn each_instruction_can_follow_the_one_before() {
 fn a_rep_counts_once_and_a_loop_each_time() {
     let executable = workloads::build("strings", Variant::Static).unwrap();
     let image = Image::read(&executable);
-    let run = step(&executable, &[], &Options::default());
+    let run = step(&executable, &[], &StepOptions::default());
     let is_repeated = |&pc: &u64| image.instruction(pc).has_rep_prefix() || image.instruction(pc).has_repne_prefix();
     let repeated = run.threads[0].iter().copied().filter(is_repeated).count();
     // Ten stand alone, one is in a loop of five rounds and one in a loop of three.
@@ -145,7 +145,7 @@ fn a_jump_to_itself_counts_each_time() {
 }
 
 /// Addresses inside the seeds' own section.
-fn in_seed(run: &Run) -> Vec<u64> {
+fn in_seed(run: &Execution) -> Vec<u64> {
     run.threads[0].iter().copied().filter(|pc| (0x4004c4..0x4005a0).contains(pc)).collect()
 }
 
@@ -181,7 +181,7 @@ fn branch_enumeration_is_where_myers_saw_it() {
 fn faults_do_not_count_and_traps_do() {
     let executable = workloads::build("sync_signals", Variant::Static).unwrap();
     let image = Image::read(&executable);
-    let run = step(&executable, &[], &Options::default());
+    let run = step(&executable, &[], &StepOptions::default());
     let in_file = run.threads[0].iter().filter(|&&pc| pc < 0x1000_0000);
     let (mut faults, mut traps) = (0, 0);
     for &pc in in_file {
@@ -205,7 +205,7 @@ fn threads_begin_after_the_call_that_made_them() {
 fn an_exec_goes_on_in_the_same_list() {
     let executable = workloads::build("exec_self", Variant::Static).unwrap();
     let entry = Image::read(&executable).word(24, 8);
-    let run = step(&executable, &[], &Options::default());
+    let run = step(&executable, &[], &StepOptions::default());
     assert_eq!(run.threads.len(), 1);
     let starts: Vec<usize> = (0..run.threads[0].len()).filter(|&i| run.threads[0][i] == entry).collect();
     assert_eq!(starts.len(), 2);
@@ -229,20 +229,20 @@ fn programs_without_a_repeatable_path_run_to_their_end() {
 fn the_environment_is_passed_on_as_it_is() {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "echo $FOO $#", "sh", "a", "b"]).env_clear().env("FOO", "bar");
-    let run = single_step(command.stdout(Stdio::piped()), &Options::default()).unwrap();
+    let run = single_step(command.stdout(Stdio::piped()), &StepOptions::default()).unwrap();
     assert_eq!(run.stdout, b"bar 2\n");
 }
 
 #[test]
 fn what_does_not_end_is_killed() {
     let executable = workloads::build("timer_loop", Variant::Pie).unwrap();
-    let options = Options { stops_max: 1000, ..Options::default() };
+    let options = StepOptions { stops_max: 1000, ..StepOptions::default() };
     let error = single_step(&mut Command::new(executable), &options).unwrap_err();
     assert!(matches!(error, Error::TooLong(1000)), "{error}");
 }
 
 #[test]
 fn what_cannot_start_is_named() {
-    let error = single_step(&mut Command::new("/nonexistent/program"), &Options::default()).unwrap_err();
+    let error = single_step(&mut Command::new("/nonexistent/program"), &StepOptions::default()).unwrap_err();
     assert!(error.to_string().contains("/nonexistent/program"), "{error}");
 }

@@ -23,8 +23,8 @@ use crate::files::ChildFiles;
 
 /// What to record, and where to.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
-    pub capture: capture::Options,
+pub struct RecordingOptions {
+    pub capture: capture::CaptureOptions,
     /// The trace file.
     pub output: PathBuf,
     /// Whether to record child processes, too, each to a file of its own.
@@ -33,7 +33,7 @@ pub struct Options {
 
 /// The result of a recording.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct RecordingOutcome {
     /// How the program ended, even if that was after the recording.
     pub exit: Exit,
     pub summary: Summary,
@@ -44,7 +44,7 @@ pub struct Outcome {
 ///
 /// # Errors
 /// If nothing could be recorded, or if the file could not be written.
-pub fn record(options: &Options) -> Result<Outcome, Error> {
+pub fn record(options: &RecordingOptions) -> Result<RecordingOutcome, Error> {
     let target = Target::open(&options.capture)?;
     let tree = options.follow.then(|| Arc::new(ProcessTree::new(&target, ChildFiles::beside(options.output.clone()))));
     let mut sink = FileSink::create(&options.output, &target.recording()).map_err(|error| {
@@ -72,7 +72,7 @@ pub fn record(options: &Options) -> Result<Outcome, Error> {
     report.cpu_time = target.cpu_time();
     let exit = target.wait(exit);
     match written {
-        Ok(summary) => Ok(Outcome { exit, summary, report }),
+        Ok(summary) => Ok(RecordingOutcome { exit, summary, report }),
         Err(error) => Err(Error::Write { error, exit, partial }),
     }
 }

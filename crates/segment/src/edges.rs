@@ -6,7 +6,7 @@ use isa::Transfer;
 use trace::{AppPc, Blocks};
 
 use crate::instruction_table::InstructionTable;
-use crate::set::Trace;
+use crate::set::SegmentTrace;
 use crate::steps::SegmentStep;
 
 /// Latest executions of the branch at the end of a block, all with the same target. They are
@@ -77,7 +77,7 @@ impl EdgeProbabilities {
     /// probabilities that each block is followed by the next one. A return whose call is in the
     /// trace is certain.
     #[must_use]
-    pub fn consistency(&self, table: &InstructionTable<'_>, trace: &Trace) -> f64 {
+    pub fn consistency(&self, table: &InstructionTable<'_>, trace: &SegmentTrace) -> f64 {
         let (mut product, mut calls) = (1.0, 0_u32);
         for pair in trace.runs.windows(2) {
             let Some(last) = table.walk(trace.image, pair[0]).last() else { continue };

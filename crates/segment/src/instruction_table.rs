@@ -4,7 +4,7 @@
 use hashbrown::HashMap;
 use trace::{AppPc, BlockIndex, Blocks};
 
-use crate::set::{InstructionRun, Trace};
+use crate::set::{InstructionRun, SegmentTrace};
 
 /// An instruction, by block and index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl<'b> InstructionTable<'b> {
     }
 
     /// Returns the instructions of a trace.
-    pub fn path<'l>(&'l self, trace: &'l Trace) -> impl Iterator<Item = InstructionRef> + 'l {
+    pub fn path<'l>(&'l self, trace: &'l SegmentTrace) -> impl Iterator<Item = InstructionRef> + 'l {
         trace.runs.iter().flat_map(|&run| self.walk(trace.image, run))
     }
 }

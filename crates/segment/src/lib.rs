@@ -33,6 +33,6 @@ pub use policy::{IllegalPolicy, Policy};
 pub use predictor::LONGEST_PATH;
 pub use score::{LengthWeight, Score, TraceLength, hamming_distance, max_norm_ratios, pareto_front};
 pub use segmenter::{ExecutedTrace, Segmenter, TraceObserver};
-pub use set::{EndReason, InstructionRun, Trace, TraceSet};
+pub use set::{EndReason, InstructionRun, SegmentTrace, TraceSet};
 pub use steps::{CodeAddresses, InstructionMix, SegmentStep, StepBuffer, StepCollector, ThreadSteps};
 pub use trace_cache::{IllegalTraceCacheShape, TraceCacheShape, TraceReplacement};

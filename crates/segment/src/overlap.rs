@@ -1,7 +1,7 @@
 //! Overlap of traces: how many traces contain the same instruction.
 
 use crate::instruction_table::InstructionTable;
-use crate::set::Trace;
+use crate::set::SegmentTrace;
 
 /// Sum of the distinct instructions of each trace, and the number of distinct instructions overall.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Overlap {
 
 impl Overlap {
     #[must_use]
-    pub fn of(table: &InstructionTable<'_>, traces: &[Trace]) -> Self {
+    pub fn of(table: &InstructionTable<'_>, traces: &[SegmentTrace]) -> Self {
         // The last trace that contained each instruction. An instruction that a trace repeats
         // counts once.
         let mut seen = vec![0; table.len()];

@@ -60,7 +60,7 @@ pub struct InstructionRun {
 
 /// A trace and its number of executions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trace {
+pub struct SegmentTrace {
     /// The process image of its instructions.
     pub image: u32,
     /// Its path: a run from the start, and a run from the target of each control-flow instruction
@@ -73,7 +73,7 @@ pub struct Trace {
     pub occurrences: u64,
 }
 
-impl Trace {
+impl SegmentTrace {
     #[must_use]
     pub fn start(&self) -> AppPc {
         self.runs.first().map_or(AppPc::NONE, |run| run.address)
@@ -99,24 +99,24 @@ impl Trace {
 /// All traces of a policy, by descending coverage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSet {
-    traces: Vec<Trace>,
+    traces: Vec<SegmentTrace>,
     instructions: u64,
     occurrences: u64,
 }
 
 impl TraceSet {
-    pub(crate) fn new(mut traces: Vec<Trace>) -> Self {
+    pub(crate) fn new(mut traces: Vec<SegmentTrace>) -> Self {
         traces.sort_by(|one, other| {
-            let key = |trace: &Trace| (std::cmp::Reverse(trace.coverage()), trace.start(), trace.instructions);
+            let key = |trace: &SegmentTrace| (std::cmp::Reverse(trace.coverage()), trace.start(), trace.instructions);
             key(one).cmp(&key(other)).then_with(|| one.runs.cmp(&other.runs))
         });
-        let instructions = traces.iter().map(Trace::coverage).sum();
+        let instructions = traces.iter().map(SegmentTrace::coverage).sum();
         let occurrences = traces.iter().map(|trace| trace.occurrences).sum();
         Self { traces, instructions, occurrences }
     }
 
     #[must_use]
-    pub fn traces(&self) -> &[Trace] {
+    pub fn traces(&self) -> &[SegmentTrace] {
         &self.traces
     }
 
@@ -149,7 +149,7 @@ impl TraceSet {
     pub fn traces_for(&self, share: f64) -> usize {
         let enough = share * self.instructions as f64;
         let mut sum = 0.0;
-        let covers = |trace: &Trace| {
+        let covers = |trace: &SegmentTrace| {
             sum += trace.coverage() as f64;
             sum >= enough
         };
@@ -166,7 +166,7 @@ impl TraceSet {
     #[must_use]
     pub fn merged(&self) -> Self {
         let mut indices: HashMap<(u32, &[InstructionRun]), usize> = HashMap::new();
-        let mut traces: Vec<Trace> = Vec::new();
+        let mut traces: Vec<SegmentTrace> = Vec::new();
         for trace in &self.traces {
             let index = *indices.entry((trace.image, &trace.runs[..])).or_insert(traces.len());
             match traces.get_mut(index) {
@@ -181,8 +181,9 @@ impl TraceSet {
     /// lengths, reason and hash of the path.
     #[must_use]
     pub fn aliases(&self) -> usize {
-        let key =
-            |trace: &Trace| (trace.start(), trace.instructions, trace.cfis, trace.reason, trace.branch_outcomes());
+        let key = |trace: &SegmentTrace| {
+            (trace.start(), trace.instructions, trace.cfis, trace.reason, trace.branch_outcomes())
+        };
         let different: HashSet<_> = self.traces.iter().map(key).collect();
         self.traces.len() - different.len()
     }
@@ -215,9 +216,9 @@ impl TraceSet {
 mod tests {
     use super::*;
 
-    fn trace(start: u64, instructions: u32, occurrences: u64) -> Trace {
+    fn trace(start: u64, instructions: u32, occurrences: u64) -> SegmentTrace {
         let runs = vec![InstructionRun { address: AppPc::new(start), instructions }];
-        Trace { image: 0, runs, instructions, cfis: 1, reason: EndReason::MaxCfis, occurrences }
+        SegmentTrace { image: 0, runs, instructions, cfis: 1, reason: EndReason::MaxCfis, occurrences }
     }
 
     #[test]
@@ -259,7 +260,7 @@ mod tests {
 
     #[test]
     fn ends_are_merged() {
-        let ends = |reason, occurrences| Trace { reason, ..trace(1, 10, occurrences) };
+        let ends = |reason, occurrences| SegmentTrace { reason, ..trace(1, 10, occurrences) };
         let taken = ends(EndReason::Class(Class::ForwardTaken), 3);
         let set = TraceSet::new(vec![taken, ends(EndReason::Class(Class::ForwardNotTaken), 4), trace(2, 10, 5)]);
         let merged = set.merged();
@@ -273,7 +274,7 @@ mod tests {
     fn the_hash_of_the_thesis() {
         let through = |blocks: &[u64]| {
             let run = |&address: &u64| InstructionRun { address: AppPc::new(address), instructions: 1 };
-            Trace { runs: [&[1], blocks].concat().iter().map(run).collect(), ..trace(1, 1, 1) }.branch_outcomes()
+            SegmentTrace { runs: [&[1], blocks].concat().iter().map(run).collect(), ..trace(1, 1, 1) }.branch_outcomes()
         };
         assert_eq!(through(&[]), 0x1bad_c0de);
         assert_eq!(through(&[1]), 0x1bad_c0de ^ 0x7f4a_7c15);

@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 use trace::AppPc;
 
 use crate::class::Class;
-use crate::set::{EndReason, InstructionRun, Trace};
+use crate::set::{EndReason, InstructionRun, SegmentTrace};
 
 /// No node.
 pub const NONE: u32 = u32::MAX;
@@ -245,14 +245,14 @@ impl Tree {
     }
 
     /// Returns all traces.
-    pub fn traces(&self) -> Vec<Trace> {
+    pub fn traces(&self) -> Vec<SegmentTrace> {
         let mut indices: HashMap<Identity, usize> = HashMap::new();
-        let mut traces: Vec<Trace> = Vec::new();
+        let mut traces: Vec<SegmentTrace> = Vec::new();
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.is_trace()) {
             let known = *indices.entry((node.parent, node.edge.instructions(), node.reason)).or_insert(traces.len());
             match traces.get_mut(known) {
                 Some(trace) => trace.occurrences += node.occurrences,
-                None => traces.push(Trace {
+                None => traces.push(SegmentTrace {
                     image: self.image(index as u32),
                     runs: self.runs(index as u32),
                     instructions: node.instructions,

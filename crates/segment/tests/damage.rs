@@ -1,8 +1,8 @@
 //! Traces end where a part of a recording cannot be read; none continues after the gap.
 
 use trace::{
-    AppPc, BlockId, Codec, Exit, Fragment, FragmentId, InstructionIndex, Options, PathId, Recording, ThreadId,
-    ThreadInfo, Trace, Writer,
+    AppPc, BlockId, Codec, Exit, Fragment, FragmentId, InstructionIndex, PathId, Recording, ThreadId, ThreadInfo,
+    Trace, Writer, WriterOptions,
 };
 use trackway_segment::{Class, Policy, Segmenter, StepBuffer, StepCollector};
 use wire::code::{FragmentBlock, FragmentExit, TERMINATOR_NOT_TAKEN, TERMINATOR_TAKEN};
@@ -14,7 +14,7 @@ const TURNS: u32 = 400;
 fn recording() -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("loop.trk");
-    let options = Options { chunk_words: 40, codec: Codec::Fast, ..Options::default() };
+    let options = WriterOptions { chunk_words: 40, codec: Codec::Fast, ..WriterOptions::default() };
     let mut writer = Writer::create_with(&path, &Recording::default(), options).unwrap();
     // dec ecx; jnz -4
     let (block, fragment, thread) = (BlockId::new(1), FragmentId::new(PathId::new(1)), ThreadId::FIRST);

@@ -25,7 +25,7 @@ use follow::{ChunkBoundary, Continuation, FlowChecker};
 
 /// What a full check found.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct VerifyReport {
     /// One sentence each, in the order of the file.
     pub problems: Vec<String>,
     pub chunks: u64,
@@ -40,7 +40,7 @@ pub struct Report {
     pub unchecked_transfers: u64,
 }
 
-impl Report {
+impl VerifyReport {
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.problems.is_empty()
@@ -50,7 +50,7 @@ impl Report {
 impl Trace {
     /// Checks everything. Decodes the whole trace, on all cores.
     #[must_use]
-    pub fn verify(&self) -> Report {
+    pub fn verify(&self) -> VerifyReport {
         let mut problems: Vec<(u64, String)> = self
             .opening_damage()
             .iter()
@@ -65,7 +65,7 @@ impl Trace {
             checked
         };
         let checked: Vec<CheckedChunk> = self.chunks().par_iter().enumerate().map(check).collect();
-        let mut report = Report { chunks: self.chunks().len() as u64, ..Report::default() };
+        let mut report = VerifyReport { chunks: self.chunks().len() as u64, ..VerifyReport::default() };
         for (chunk, checked) in self.chunks().iter().zip(&checked) {
             if let Some(total) = &checked.total {
                 report.counts.add(&total.counts);

@@ -70,7 +70,7 @@ impl Codec {
 
 /// What may be tuned.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct WriterOptions {
     pub codec: Codec,
     /// A thread's chunk is cut when it would hold more words than this.
     pub chunk_words: usize,
@@ -87,7 +87,7 @@ pub struct Options {
     pub latency: Duration,
 }
 
-impl Default for Options {
+impl Default for WriterOptions {
     fn default() -> Self {
         Self {
             codec: Codec::Adaptive,
@@ -136,7 +136,7 @@ type Spare = (Vec<u32>, Option<Box<PendingData>>);
 pub struct Writer {
     path: PathBuf,
     part: PathBuf,
-    options: Options,
+    options: WriterOptions,
     mode: DataMode,
     code: CodeContent,
     facts: Vec<Fact>,
@@ -163,10 +163,10 @@ impl Writer {
     /// Starts a recording that will be `path` when it is finished, and is `path` with `.part`
     /// appended until then.
     pub fn create(path: &Path, recording: &Recording) -> Result<Self, WriteError> {
-        Self::create_with(path, recording, Options::default())
+        Self::create_with(path, recording, WriterOptions::default())
     }
 
-    pub fn create_with(path: &Path, recording: &Recording, options: Options) -> Result<Self, WriteError> {
+    pub fn create_with(path: &Path, recording: &Recording, options: WriterOptions) -> Result<Self, WriteError> {
         if path.symlink_metadata().is_ok_and(|existing| !existing.is_file() && !existing.is_symlink()) {
             // Renaming onto it would put a file in place of a device or a pipe.
             let source = std::io::Error::other("it exists and is not a regular file");

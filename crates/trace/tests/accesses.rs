@@ -3,7 +3,7 @@
 
 use trackway_trace::{
     Access, AccessDescriptors, AccessKind, AppPc, Batch, BlockId, Codec, DataMode, Event, Exit, Fragment, FragmentId,
-    InstructionIndex, Item, Options, PathId, ReadError, Recording, ThreadId, ThreadInfo, Trace, Tsc, Writer,
+    InstructionIndex, Item, PathId, ReadError, Recording, ThreadId, ThreadInfo, Trace, Tsc, Writer, WriterOptions,
 };
 use wire::code::{self, AccessDescriptor, FragmentBlock, FragmentExit};
 use wire::word;
@@ -45,10 +45,10 @@ struct Sample {
 
 impl Sample {
     fn new(lengths: [u32; 2], accesses: &[AccessDescriptor]) -> Self {
-        Self::with(DataMode::Values, Options::default(), lengths, accesses)
+        Self::with(DataMode::Values, WriterOptions::default(), lengths, accesses)
     }
 
-    fn with(data: DataMode, options: Options, lengths: [u32; 2], accesses: &[AccessDescriptor]) -> Self {
+    fn with(data: DataMode, options: WriterOptions, lengths: [u32; 2], accesses: &[AccessDescriptor]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let recording = Recording { data, ..Recording::default() };
         let mut writer = Writer::create_with(&directory.path().join("a.trk"), &recording, options).unwrap();
@@ -365,7 +365,7 @@ fn signals_have_a_part_of_the_data() {
 #[test]
 fn explicit_accesses_at_the_end_of_a_chunk_get_an_event() {
     let movs = string_event(CODE, 0x10, 0, 3, 1 | word::STRING_READS_SOURCE, 0);
-    let options = Options { chunk_words: 1, ..Options::default() };
+    let options = WriterOptions { chunk_words: 1, ..WriterOptions::default() };
     let sample = Sample::with(DataMode::Addresses, options, [0, 0], &[]);
     let mut sample = sample.path(&[1], &[]).path(&movs, &[]).path(&[1], &[]);
     let trace = sample.finish();
@@ -386,7 +386,7 @@ fn gaps_and_fs_bases_are_events() {
     let gap = [&[word::event(word::GAP, 0)][..], &wide(CODE + 32)].concat();
     let fs = [&[word::event(word::FS_BASE, 0)][..], &wide(0x7777)].concat();
     let words = [&[2][..], &gap, &fs, &[1]].concat();
-    let mut sample = Sample::with(DataMode::None, Options::default(), [0, 0], &[]).path(&words, &[]);
+    let mut sample = Sample::with(DataMode::None, WriterOptions::default(), [0, 0], &[]).path(&words, &[]);
     let trace = sample.finish();
     let events: Vec<Event> = trace
         .steps(ThreadId::FIRST)
@@ -403,7 +403,7 @@ fn gaps_and_fs_bases_are_events() {
 fn fs_bases_reach_over_chunks() {
     let access = AccessDescriptor { displacement: 8, ..plain(0, 8, code::HAS_FS) };
     for codec in [Codec::Raw, Codec::Adaptive] {
-        let options = Options { chunk_words: 3, codec, ..Options::default() };
+        let options = WriterOptions { chunk_words: 3, codec, ..WriterOptions::default() };
         let fs = |base| [&[word::event(word::FS_BASE, 0)][..], &wide(base)].concat();
         let sample = Sample::with(DataMode::Addresses, options, [0, 0], &[access]);
         let sample = sample.path(&[1], &[]).path(&fs(0x100), &[]).path(&[1, 1, 1], &[]).path(&fs(0x200), &[]);
@@ -419,7 +419,7 @@ fn seeking_finds_the_accesses_of_the_rest() {
         .collect();
     let string = string_event(CODE, 0x10, 0, 1, 1 | word::STRING_READS_SOURCE, 0);
     let words = [&[2, 2][..], &string, &[1]].concat();
-    let mut sample = Sample::with(DataMode::Addresses, Options::default(), [0, 0], &accesses).path(&words, &[]);
+    let mut sample = Sample::with(DataMode::Addresses, WriterOptions::default(), [0, 0], &accesses).path(&words, &[]);
     let trace = sample.finish();
     let all: Vec<u64> = (0..32).chain(0..32).chain([0x10]).chain(0..16).collect();
     for number in 0..80 {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use support::{CODE, Clock, DATA, END, INDEX, PATH, Random, SampleRecording, Setting, chunks, record};
 use trackway_trace::{
-    AppPc, BlockId, Codec, DataMode, Event, Exit, Fragment, FragmentId, InstructionIndex, Options, PathId, ReadError,
-    Recording, RoundRobinUnit, ThreadId, ThreadInfo, Trace, WriteError, Writer, partial_path,
+    AppPc, BlockId, Codec, DataMode, Event, Exit, Fragment, FragmentId, InstructionIndex, PathId, ReadError, Recording,
+    RoundRobinUnit, ThreadId, ThreadInfo, Trace, WriteError, Writer, WriterOptions, partial_path,
 };
 use wire::code::{FragmentBlock, FragmentExit, TERMINATOR_TAKEN};
 use wire::word;
@@ -21,8 +21,13 @@ fn example(codec: Codec, seed: u64) -> (Vec<u8>, SampleRecording) {
 fn example_of(codec: Codec, seed: u64, blocks: usize, runs: usize) -> (Vec<u8>, SampleRecording) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("example.trk");
-    let options =
-        Options { codec, chunk_words: 100, open_words: 1000, latency: Duration::from_secs(3600), ..Options::default() };
+    let options = WriterOptions {
+        codec,
+        chunk_words: 100,
+        open_words: 1000,
+        latency: Duration::from_secs(3600),
+        ..WriterOptions::default()
+    };
     let setting = Setting {
         seed,
         blocks,
@@ -382,7 +387,7 @@ fn other_files_are_refused() {
 }
 
 fn writer(path: &std::path::Path) -> Writer {
-    let options = Options { chunk_words: 1, ..Options::default() };
+    let options = WriterOptions { chunk_words: 1, ..WriterOptions::default() };
     let mut writer = Writer::create_with(path, &Recording::default(), options).unwrap();
     writer.block(0, BlockId::new(1), AppPc::new(0x1000), &[0x75, 0xfe]).unwrap();
     define_fragment(&mut writer, 1, 1);

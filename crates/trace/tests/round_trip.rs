@@ -9,8 +9,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use support::{AccessRecord, Clock, ExpectedItem, SampleRecording, Setting, assert_same, record};
 use trackway_trace::{
-    Access, AccessVisitor, AppPc, Batch, Codec, DataMode, Event, InstructionIndex, Item, Operand, Options, PathItem,
-    ReadError, RoundRobinUnit, ThreadId, Trace, Tsc,
+    Access, AccessVisitor, AppPc, Batch, Codec, DataMode, Event, InstructionIndex, Item, Operand, PathItem, ReadError,
+    RoundRobinUnit, ThreadId, Trace, Tsc, WriterOptions,
 };
 
 fn settings() -> impl Strategy<Value = Setting> {
@@ -20,14 +20,14 @@ fn settings() -> impl Strategy<Value = Setting> {
     let sizes = (2usize..60, 1u32..4, 1u32..3, 1usize..2000, 2usize..40);
     (any::<u64>(), sizes, codec, 1usize..3000).prop_map(
         |(seed, (blocks, threads, images, runs, habit), codec, words)| {
-            let options = Options {
+            let options = WriterOptions {
                 codec,
                 chunk_words: words,
                 open_words: 4 * words,
                 // Often so few that two chunks are encoded at a time.
                 waiting_words: words * ((seed >> 8) as usize % 4),
                 latency: Duration::from_secs(3600),
-                ..Options::default()
+                ..WriterOptions::default()
             };
             let data = [DataMode::None, DataMode::Addresses, DataMode::Values, DataMode::Values][seed as usize % 4];
             Setting {
@@ -325,7 +325,7 @@ fn a_long_run_of_many_chunks() {
     let mut sizes = Vec::new();
     for codec in [Codec::Predict, Codec::Zstd] {
         let path = directory.path().join("long.trk");
-        let options = Options { codec, chunk_words: 20_000, ..Options::default() };
+        let options = WriterOptions { codec, chunk_words: 20_000, ..WriterOptions::default() };
         let setting = Setting {
             seed: 5,
             blocks: 400,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use support::{CODE, Clock, DATA, INDEX, PATH, Random, Setting, chunks, record};
 use trackway_trace::{
-    Access, AppPc, Batch, Codec, DataMode, InstructionIndex, Item, Kind, Merged, Options, Problem, ReadError, ThreadId,
-    Trace, Tsc,
+    Access, AppPc, Batch, Codec, DataMode, InstructionIndex, Item, Kind, Merged, Problem, ReadError, ThreadId, Trace,
+    Tsc, WriterOptions,
 };
 
 /// A batch or an error of a merged reader.
@@ -141,7 +141,8 @@ fn settings() -> impl Strategy<Value = Setting> {
     (any::<u64>(), sizes, proptest::sample::select(clocks.to_vec()), codec, words).prop_map(
         |(seed, (blocks, threads, images, runs), clock, codec, chunk_words)| {
             let latency = Duration::from_secs(3600);
-            let options = Options { codec, chunk_words, open_words: 4 * chunk_words, latency, ..Options::default() };
+            let options =
+                WriterOptions { codec, chunk_words, open_words: 4 * chunk_words, latency, ..WriterOptions::default() };
             let data = [DataMode::None, DataMode::Addresses, DataMode::Values, DataMode::Values][seed as usize % 4];
             Setting {
                 seed,
@@ -201,7 +202,7 @@ proptest! {
 fn a_seek_decodes_a_few_chunks() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("long.trk");
-    let options = Options { chunk_words: 500, open_words: 2000, ..Options::default() };
+    let options = WriterOptions { chunk_words: 500, open_words: 2000, ..WriterOptions::default() };
     let (clock, data, has_explicit_accesses) = (Clock::default(), DataMode::Values, false);
     let setting = Setting {
         seed: 7,

@@ -306,7 +306,7 @@ impl FragmentExit {
 }
 
 /// Something of a fixed size in a record.
-pub trait Field: Copy {
+pub trait RecordField: Copy {
     const BYTES: usize;
 
     /// Reads it from as many bytes. Every value of the bytes is valid.
@@ -316,7 +316,7 @@ pub trait Field: Copy {
     fn write(self, put: &mut impl FnMut(&[u8]));
 }
 
-impl Field for u32 {
+impl RecordField for u32 {
     const BYTES: usize = 4;
 
     fn read(bytes: &[u8]) -> Option<Self> {
@@ -328,7 +328,7 @@ impl Field for u32 {
     }
 }
 
-impl Field for FragmentBlock {
+impl RecordField for FragmentBlock {
     const BYTES: usize = 4;
 
     fn read(bytes: &[u8]) -> Option<Self> {
@@ -340,7 +340,7 @@ impl Field for FragmentBlock {
     }
 }
 
-impl Field for FragmentExit {
+impl RecordField for FragmentExit {
     const BYTES: usize = 4;
 
     fn read(bytes: &[u8]) -> Option<Self> {
@@ -352,7 +352,7 @@ impl Field for FragmentExit {
     }
 }
 
-impl Field for AccessDescriptor {
+impl RecordField for AccessDescriptor {
     const BYTES: usize = ACCESS_DESCRIPTOR_BYTES;
 
     fn read(bytes: &[u8]) -> Option<Self> {
@@ -374,14 +374,14 @@ impl Field for AccessDescriptor {
     }
 }
 
-/// Iterates over [`Field`]s in the bytes of a record, which may not be aligned.
+/// Iterates over [`RecordField`]s in the bytes of a record, which may not be aligned.
 #[derive(Clone, Copy, Debug)]
 pub struct List<'a, F> {
     bytes: &'a [u8],
     fields: PhantomData<F>,
 }
 
-impl<F: Field> Iterator for List<'_, F> {
+impl<F: RecordField> Iterator for List<'_, F> {
     type Item = F;
 
     fn next(&mut self) -> Option<F> {
@@ -396,7 +396,7 @@ impl<F: Field> Iterator for List<'_, F> {
     }
 }
 
-impl<F: Field> ExactSizeIterator for List<'_, F> {}
+impl<F: RecordField> ExactSizeIterator for List<'_, F> {}
 
 /// What the engine appends to the code ring.
 pub trait Payload {
@@ -565,7 +565,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Takes a list of `count` fields.
-    fn list<F: Field>(&mut self, count: usize) -> Option<List<'a, F>> {
+    fn list<F: RecordField>(&mut self, count: usize) -> Option<List<'a, F>> {
         let (bytes, rest) = self.0.split_at_checked(count.checked_mul(F::BYTES)?)?;
         self.0 = rest;
         Some(List { bytes, fields: PhantomData })

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use recording::Options;
+use recording::RecordingOptions;
 use trace::Summary;
 
 use crate::arguments::Demo;
@@ -57,8 +57,8 @@ fn run_natively(program: &Path, threads: &str) -> Result<Duration, Failure> {
 
 fn record(program: &Path, threads: &str, trace: &Path) -> Result<(Duration, Summary), Failure> {
     let command = vec![program.into(), threads.into(), SIZE.into()];
-    let capture = capture::Options { command, ..capture::Options::default() };
-    let options = Options { capture, output: trace.to_owned(), ..Options::default() };
+    let capture = capture::CaptureOptions { command, ..capture::CaptureOptions::default() };
+    let options = RecordingOptions { capture, output: trace.to_owned(), ..RecordingOptions::default() };
     let start = Instant::now();
     let outcome = recording::record(&options)?;
     let time = start.elapsed();

@@ -8,7 +8,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use capture::{Limits, Selection};
-use recording::{Options, Outcome};
+use recording::{RecordingOptions, RecordingOutcome};
 use serde::Serialize;
 use trace::{DataMode, Exit, Summary};
 
@@ -21,7 +21,7 @@ use crate::progress::Progress;
 pub fn run(arguments: &Record) -> Result<u8, Stopped> {
     refuse_special(&arguments.output)?;
     refuse_combinations(arguments)?;
-    let capture = capture::Options {
+    let capture = capture::CaptureOptions {
         command: arguments.command.clone(),
         process: arguments.pid,
         no_aslr: arguments.no_aslr,
@@ -30,7 +30,7 @@ pub fn run(arguments: &Record) -> Result<u8, Stopped> {
         limits: Limits { time: arguments.seconds, bytes: arguments.max_size },
         selection: selection(arguments),
     };
-    let options = Options { capture, output: arguments.output.clone(), follow: arguments.follow };
+    let options = RecordingOptions { capture, output: arguments.output.clone(), follow: arguments.follow };
     let (outcome, usage) = monitored(arguments, || recording::record(&options));
     let outcome = outcome.map_err(Failure::from)?;
     for warning in &outcome.report.warnings {
@@ -193,7 +193,7 @@ struct Report<'a> {
     warnings: &'a [String],
 }
 
-fn write_report(path: &Path, outcome: &Outcome, usage: &ResourceUsage) -> Result<(), Stopped> {
+fn write_report(path: &Path, outcome: &RecordingOutcome, usage: &ResourceUsage) -> Result<(), Stopped> {
     let (summary, capture) = (&outcome.summary, &outcome.report);
     let report = Report {
         instructions: summary.totals.instructions,

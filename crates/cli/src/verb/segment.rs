@@ -5,7 +5,7 @@ mod receiver;
 
 use std::path::Path;
 
-use capture::{Limits, Options, Selection};
+use capture::{CaptureOptions, Limits, Selection};
 use experiment::segment::{AnalysisOptions, Figures, LiveSegmenter, Report, Segmentation, segment_trace, weights_text};
 use segment::Policy;
 use trace::{DataMode, Live};
@@ -114,12 +114,12 @@ fn segment_program(
     policies: &[Policy],
     analysis: &AnalysisOptions,
 ) -> Result<(Segmentation, u8), Stopped> {
-    let options = Options {
+    let options = CaptureOptions {
         command: arguments.source.command.clone(),
         process: arguments.source.pid,
         limits: Limits { time: arguments.source.seconds, bytes: None },
         selection: Selection { skip: arguments.start, length, ..Selection::default() },
-        ..Options::default()
+        ..CaptureOptions::default()
     };
     let mut segmenter = LiveSegmenter::new(policies, analysis);
     let exit = crate::live::run(&options, Live::new(DataMode::None), &mut segmenter)?;

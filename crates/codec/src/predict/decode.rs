@@ -10,14 +10,14 @@ use crate::event::{NextPc, Packer, next_pc};
 use crate::path::PathPayload;
 use crate::streams::take_stream;
 
-use super::Tables;
+use super::PredictionTables;
 use super::context::{Calls, target_behind};
 use super::guess::{BIT_STREAMS, Guesses, IS_EVENT, IS_EXPECTED, SURE};
 use super::model::{LowPc, PathModel, StackEffect};
 
 /// Decodes `count` words into `words`, which is empty.
 pub fn decode<M: PathModel>(
-    tables: &mut Tables,
+    tables: &mut PredictionTables,
     source: &PathPayload<'_, M>,
     count: usize,
     words: &mut Vec<u32>,

@@ -9,7 +9,7 @@ use crate::event::{Packer, next_pc};
 use crate::streams::{Compressor, put_stream};
 use crate::words::{Word, Words};
 
-use super::Tables;
+use super::PredictionTables;
 use super::context::{Calls, Context, target_behind};
 use super::guess::{BIT_STREAMS, Guess, Guesses, IS_EVENT, IS_EXPECTED, SURE};
 use super::model::{LowPc, PathModel, StackEffect, WordCounter};
@@ -102,7 +102,7 @@ impl Streams {
 
 /// Encodes and counts `words`. The error is the number of words before one that is unknown.
 pub fn encode<M: PathModel, C: WordCounter<M::Path>>(
-    tables: &mut Tables,
+    tables: &mut PredictionTables,
     model: &M,
     image: u32,
     words: &[u32],
@@ -124,7 +124,7 @@ pub fn encode<M: PathModel, C: WordCounter<M::Path>>(
         };
         rest.skip_words(taken);
     }
-    let Tables { streams, compressor, .. } = encoder.tables;
+    let PredictionTables { streams, compressor, .. } = encoder.tables;
     Ok((streams.finish(compressor), encoder.counter.finish(words, encoder.context.last)))
 }
 
@@ -149,7 +149,7 @@ impl Lookahead {
 struct Encoder<'t, M, C> {
     model: &'t M,
     image: u32,
-    tables: &'t mut Tables,
+    tables: &'t mut PredictionTables,
     counter: C,
     calls: Calls,
     context: Context,
@@ -224,7 +224,7 @@ impl<M: PathModel, C: WordCounter<M::Path>> Encoder<'_, M, C> {
 
     #[inline]
     fn word(&mut self, word: u32, long: usize, short: usize, target: LowPc) {
-        let Tables { long: longs, short: shorts, streams, .. } = &mut *self.tables;
+        let PredictionTables { long: longs, short: shorts, streams, .. } = &mut *self.tables;
         let Some(guess) = longs.get_mut(long) else { return };
         if guess.word == word && guess.trust == SURE {
             streams.run += 1;

@@ -77,7 +77,7 @@ fn decode_payload(payload: &[u8], count: usize) -> Result<Vec<u32>, DecodeError>
     let mut words = Vec::new();
     let source =
         PathPayload { model: &Model, image: 0, sequence: 9, codec: crate::CODEC_PREDICT, payload, length: 4 * count };
-    decode(&mut Tables::default(), &source, count, &mut words)?;
+    decode(&mut PredictionTables::default(), &source, count, &mut words)?;
     Ok(words)
 }
 
@@ -95,14 +95,14 @@ fn words() -> impl Strategy<Value = (u64, Vec<u32>)> {
 proptest! {
     #[test]
     fn words_come_back_and_are_counted((count, words) in words()) {
-        let (payload, total) = encode(&mut Tables::default(), &Model, 0, &words, Counter::default()).unwrap();
+        let (payload, total) = encode(&mut PredictionTables::default(), &Model, 0, &words, Counter::default()).unwrap();
         prop_assert_eq!(total.0, count);
         prop_assert_eq!(decode_payload(&payload, words.len()), Ok(words));
     }
 
     #[test]
     fn damage_does_no_harm((_, words) in words(), at in any::<usize>(), bits in 1u8..) {
-        let (mut payload, _) = encode(&mut Tables::default(), &Model, 0, &words, Counter::default()).unwrap();
+        let (mut payload, _) = encode(&mut PredictionTables::default(), &Model, 0, &words, Counter::default()).unwrap();
         let at = at % payload.len();
         payload[at] ^= bits;
         let _ = decode_payload(&payload, words.len());
@@ -112,6 +112,6 @@ proptest! {
 #[test]
 fn an_unknown_path_is_reported_by_its_position() {
     for words in [&[1, 2, 99][..], &[3, 3, 0], &[5, 5, EVENT]] {
-        assert_eq!(encode(&mut Tables::default(), &Model, 0, words, Counter::default()).err(), Some(2));
+        assert_eq!(encode(&mut PredictionTables::default(), &Model, 0, words, Counter::default()).err(), Some(2));
     }
 }

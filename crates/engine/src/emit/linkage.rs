@@ -9,13 +9,13 @@ use crate::tcb;
 /// The indirect-branch table: addresses of indirect entries, indexed by the low bits of the
 /// application address.
 #[derive(Clone, Copy, Debug)]
-pub struct Table {
+pub struct IndirectTable {
     /// Address of the table. 0 for none: all indirect exits go to the dispatcher.
     pub address: u64,
     pub by_pext: bool,
 }
 
-impl Table {
+impl IndirectTable {
     /// Index of the slot of an application address.
     pub fn index(self, address: AppPc) -> usize {
         (address.get() & self.mask()) as usize
@@ -46,7 +46,7 @@ impl Emitter<'_> {
     /// rdx is the low bits of rcx. They come from `pext edx, ecx, gs:[mask]` or, without BMI2,
     /// `movzx edx, cx`, which do not change the flags. The address of a table beyond 2 GiB does not
     /// fit the instruction and is loaded into rcx.
-    pub fn jump_indirect(&mut self, table: Table) {
+    pub fn jump_indirect(&mut self, table: IndirectTable) {
         if table.address == 0 {
             return self.jump_gs(tcb::MISS_ENTRY);
         }
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn the_table_is_indexed_by_low_bits() {
         for by_pext in [true, false] {
-            let table = Table { address: 0x6000_0000, by_pext };
+            let table = IndirectTable { address: 0x6000_0000, by_pext };
             let (_, instructions) = emit(|out| out.jump_indirect(table));
             let [index, jump] = instructions[..] else { panic!("{instructions:?}") };
             if by_pext {
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn a_table_beyond_two_gigabytes_is_reached_by_way_of_rcx() {
         for address in [0x8000_0000, 0xffff_f000, 0x5500_0000_0000] {
-            let (_, instructions) = emit(|out| out.jump_indirect(Table { address, by_pext: true }));
+            let (_, instructions) = emit(|out| out.jump_indirect(IndirectTable { address, by_pext: true }));
             let [save, index, constant, entry, restore, jump] = instructions[..] else { panic!("{instructions:?}") };
             assert!(is_gs(&save, tcb::SCRATCH_THIRD) && save.op1_register() == Register::RCX);
             assert_eq!(index.code(), Code::VEX_Pext_r32_r32_rm32);

@@ -9,7 +9,7 @@ use entity::PathId;
 
 use super::{BlockSpan, FragmentRef, FragmentStatus};
 use crate::engine::Engine;
-use crate::link::Exit;
+use crate::link::ExitLink;
 use crate::memory;
 use crate::select::TranslationMode;
 use crate::translate::{self, ExitKind, SUPERBLOCK_BLOCKS_MAX, SourceBlock};
@@ -198,7 +198,7 @@ impl Engine {
     }
 
     /// The fragment and exit of a path.
-    fn path(&self, path: PathId) -> Option<(FragmentRef, Exit)> {
+    fn path(&self, path: PathId) -> Option<(FragmentRef, ExitLink)> {
         Some((self.paths.fragment(path)?, self.exit(path)?))
     }
 

@@ -44,7 +44,7 @@ pub(super) const IGNORED_BY_DEFAULT: u64 = bit(17) | bit(18) | bit(23) | bit(28)
 /// The kernel's `struct sigaction`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub struct Action {
+pub struct SignalAction {
     pub handler: u64,
     pub flags: u64,
     pub restorer: u64,
@@ -52,11 +52,11 @@ pub struct Action {
 }
 
 // SAFETY: integers without padding.
-unsafe impl PlainData for Action {}
+unsafe impl PlainData for SignalAction {}
 
 /// The actions that the application has set. See [`with_actions`].
-pub(super) static ACTIONS: Mutex<[Action; SIGNAL_COUNT]> =
-    Mutex::new([Action { handler: 0, flags: 0, restorer: 0, mask: 0 }; SIGNAL_COUNT]);
+pub(super) static ACTIONS: Mutex<[SignalAction; SIGNAL_COUNT]> =
+    Mutex::new([SignalAction { handler: 0, flags: 0, restorer: 0, mask: 0 }; SIGNAL_COUNT]);
 
 /// Notes the application's actions for synchronous signals for the recorder.
 pub fn note_fault_actions(control: &wire::Control) {
@@ -85,7 +85,7 @@ pub fn set_up() {
 /// Calls `operate` with the table of actions: the process's, or a child process's own. Handlers use
 /// it, too, so all signals are blocked while it is locked: no handler can find its own thread
 /// holding the lock.
-fn with_actions<R>(signals: Option<&Signals>, operate: impl FnOnce(&mut [Action; SIGNAL_COUNT]) -> R) -> R {
+fn with_actions<R>(signals: Option<&Signals>, operate: impl FnOnce(&mut [SignalAction; SIGNAL_COUNT]) -> R) -> R {
     let before = set_kernel_mask(!0);
     let own = signals.map_or(core::ptr::null_mut(), |signals| signals.own_actions.get());
     // SAFETY: null, or a table that only the calling thread uses, which no handler interrupts here.
@@ -97,18 +97,18 @@ fn with_actions<R>(signals: Option<&Signals>, operate: impl FnOnce(&mut [Action;
     result
 }
 
-pub(super) fn action_of(signals: &Signals, signal: usize) -> Action {
+pub(super) fn action_of(signals: &Signals, signal: usize) -> SignalAction {
     with_actions(Some(signals), |actions| actions[signal])
 }
 
 /// Returns the action for a signal to be delivered, and resets it if it has SA_RESETHAND.
-pub(super) fn take_action(signals: Option<&Signals>, signal: usize) -> Action {
+pub(super) fn take_action(signals: Option<&Signals>, signal: usize) -> SignalAction {
     with_actions(signals, |actions| {
         let action = actions[signal];
         if action.flags & SA_RESETHAND != 0 && action.handler > SIG_IGN {
             actions[signal].handler = SIG_DFL;
             if SYNCHRONOUS & bit(signal) == 0 {
-                set_kernel_action(signal, &Action::default());
+                set_kernel_action(signal, &SignalAction::default());
             }
         }
         action
@@ -116,8 +116,8 @@ pub(super) fn take_action(signals: Option<&Signals>, signal: usize) -> Action {
 }
 
 /// Makes the kernel call the engine for a signal.
-fn install(signal: usize, action: &Action) -> i64 {
-    let ours = Action {
+fn install(signal: usize, action: &SignalAction) -> i64 {
+    let ours = SignalAction {
         handler: trackway_signal as *const () as u64,
         flags: SA_SIGINFO | SA_ONSTACK | SA_RESTORER | action.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT),
         restorer: trackway_restorer as *const () as u64,
@@ -127,17 +127,17 @@ fn install(signal: usize, action: &Action) -> i64 {
     set_kernel_action(signal, &ours)
 }
 
-pub(super) fn set_kernel_action(signal: usize, action: &Action) -> i64 {
+pub(super) fn set_kernel_action(signal: usize, action: &SignalAction) -> i64 {
     // SAFETY: the kernel reads one action.
     unsafe { sys::call(sys::number::RT_SIGACTION, [signal as u64, core::ptr::from_ref(action) as u64, 0, 8, 0, 0]) }
 }
 
 /// Copies the application's actions for a child process, in which the lock's holder may not exist.
 /// With `clear`, handlers become default actions.
-pub fn copy_actions(clear: bool) -> Box<[Action; SIGNAL_COUNT]> {
+pub fn copy_actions(clear: bool) -> Box<[SignalAction; SIGNAL_COUNT]> {
     let mut actions = Box::new(with_actions(None, |actions| *actions));
     for action in actions.iter_mut().filter(|action| clear && action.handler > SIG_IGN) {
-        *action = Action::default();
+        *action = SignalAction::default();
     }
     actions
 }
@@ -160,7 +160,7 @@ pub fn set_kernel_ignores(signals: &Signals, on: bool) {
 }
 
 /// Gives the kernel the application's actions.
-pub fn restore_actions(actions: &[Action; SIGNAL_COUNT]) {
+pub fn restore_actions(actions: &[SignalAction; SIGNAL_COUNT]) {
     for (signal, action) in actions.iter().enumerate().skip(1) {
         set_kernel_action(signal, action);
     }
@@ -197,7 +197,7 @@ pub fn sigaction(tcb: &Tcb, signal: u64, new: u64, old: u64, set_size: u64) -> i
     }
     let action = match new {
         0 => None,
-        address => match memory::read::<Action>(address) {
+        address => match memory::read::<SignalAction>(address) {
             Some(action) => Some(action),
             None => return sys::EFAULT,
         },

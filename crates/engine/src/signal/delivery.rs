@@ -7,8 +7,8 @@ use entity::AppPc;
 use wire::{RAX, RCX, RDI, RDX, RSI, RSP, Registers, word};
 
 use super::action::{
-    Action, IGNORED_BY_DEFAULT, SA_NODEFER, SA_ONSTACK, SA_RESTART, SIG_DFL, SIG_IGN, action_of, set_kernel_action,
-    take_action,
+    IGNORED_BY_DEFAULT, SA_NODEFER, SA_ONSTACK, SA_RESTART, SIG_DFL, SIG_IGN, SignalAction, action_of,
+    set_kernel_action, take_action,
 };
 use super::class::{SignalClass, classify};
 use super::deferred::{next_deliverable, store_pending};
@@ -224,7 +224,7 @@ fn terminate(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, s
     if saved_xmm {
         patch_vectors(tcb, context);
     }
-    set_kernel_action(signal, &Action::default());
+    set_kernel_action(signal, &SignalAction::default());
     requeue(signal, info);
     context.set_registers(&tcb.registers);
     context.mask = tcb.signals().mask.get() & !bit(signal);
@@ -283,7 +283,7 @@ pub(super) fn on_stateless_signal(signal: usize, info: &Info, context: &mut Cont
         SIG_IGN if classify(signal, info) != SignalClass::Synchronous => return,
         SIG_DFL if IGNORED_BY_DEFAULT & bit(signal) != 0 => return,
         SIG_DFL | SIG_IGN => {
-            set_kernel_action(signal, &Action::default());
+            set_kernel_action(signal, &SignalAction::default());
             requeue(signal, info);
             context.mask &= !bit(signal);
             return;

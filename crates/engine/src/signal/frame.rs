@@ -5,7 +5,7 @@
 use entity::AppPc;
 use wire::{RSP, Registers, word};
 
-use super::action::{Action, SA_ONSTACK};
+use super::action::{SA_ONSTACK, SignalAction};
 use super::mask::{before_blocking, set_mask};
 use super::vectors::{patch_vectors, restore_vectors, vectors_length};
 use crate::memory::{self, PlainData};
@@ -85,7 +85,7 @@ const RED_ZONE: u64 = 128;
 /// not writable.
 pub(super) fn build_frame(
     tcb: &mut Tcb,
-    action: &Action,
+    action: &SignalAction,
     info: &Info,
     context: &mut Context,
     saved_xmm: bool,

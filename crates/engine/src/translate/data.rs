@@ -11,7 +11,7 @@ use wire::code::{self, AccessDescriptor};
 use wire::{DATA_NONE, DATA_VALUES};
 
 use super::copy::uses_r15;
-use super::operand::{self, Mask, Operand};
+use super::operand::{self, Mask, OperandForm};
 use super::symbol::{Symbol, Symbols};
 use super::value::{self, SourceInstruction};
 use super::{BlockEnd, ExitKind, SourceBlock, TranslatedBlock, Translator, Unreadable, pc_of};
@@ -132,7 +132,7 @@ impl Translator<'_, '_> {
         self.with_info(|_, info| operand::operands(instruction, info, &mut operands), instruction);
         for operand in &operands {
             // The address of an operand relative to gs is filled in later.
-            let without = Operand { base: None, index: None, displacement: 0, short: false, ..*operand };
+            let without = OperandForm { base: None, index: None, displacement: 0, short: false, ..*operand };
             let mut access = self.describe_access(if operand.gs { &without } else { operand });
             if operand.writes && self.data.has_values() {
                 access.value = code::CONSTANT;
@@ -202,7 +202,7 @@ impl Translator<'_, '_> {
     }
 
     /// Makes the access descriptor of an operand, and stores the registers that are not known yet.
-    pub(super) fn describe_access(&mut self, operand: &Operand) -> AccessDescriptor {
+    pub(super) fn describe_access(&mut self, operand: &OperandForm) -> AccessDescriptor {
         let mut access = AccessDescriptor {
             block: u16::from(self.block),
             offset: (self.pc - self.block_address) as u16,
@@ -385,7 +385,7 @@ impl Translator<'_, '_> {
     }
 
     /// Stores the progress of a repeated string instruction after its end.
-    fn end_string(&mut self, first: usize, operands: &[Operand]) {
+    fn end_string(&mut self, first: usize, operands: &[OperandForm]) {
         const RCX: u8 = 1;
         self.data.complete = self.data.length;
         self.map_between_safe_points();

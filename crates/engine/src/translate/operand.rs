@@ -20,7 +20,7 @@ pub enum Mask {
 
 /// One memory operand, read or written. An operand that is both appears twice.
 #[derive(Clone, Copy, Debug)]
-pub struct Operand {
+pub struct OperandForm {
     /// One of `wire::code`'s kinds.
     pub kind: u8,
     pub writes: bool,
@@ -45,7 +45,7 @@ pub struct Operand {
     pub bit: Option<u8>,
 }
 
-impl Operand {
+impl OperandForm {
     /// Bytes of all elements.
     pub fn bytes(&self) -> u16 {
         self.size * u16::from(self.count.max(1))
@@ -95,14 +95,14 @@ fn is_hint(mnemonic: Mnemonic) -> bool {
 }
 
 /// The explicit memory operand of an instruction under a mask register, as it is recorded.
-pub fn masked(instruction: &Instruction) -> Option<Operand> {
+pub fn masked(instruction: &Instruction) -> Option<OperandForm> {
     let mut found = Vec::new();
     operands(instruction, InstructionInfoFactory::new().info(instruction), &mut found);
     found.into_iter().next().filter(|_| instruction.op_mask() != Register::None)
 }
 
 /// Appends the operands of `instruction` to `operands`.
-pub fn operands(instruction: &Instruction, info: &InstructionInfo, operands: &mut Vec<Operand>) {
+pub fn operands(instruction: &Instruction, info: &InstructionInfo, operands: &mut Vec<OperandForm>) {
     if is_hint(instruction.mnemonic()) {
         return;
     }
@@ -121,13 +121,13 @@ pub fn operands(instruction: &Instruction, info: &InstructionInfo, operands: &mu
     }
 }
 
-fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> Operand {
+fn operand(instruction: &Instruction, memory: &UsedMemory, writes: bool) -> OperandForm {
     let size = match memory.memory_size() {
         // Of repeated strings.
         MemorySize::Unknown => instruction.memory_size(),
         size => size,
     };
-    let mut operand = Operand {
+    let mut operand = OperandForm {
         kind: code::PLAIN,
         writes,
         size: size.size() as u16,
@@ -257,7 +257,7 @@ fn broadcast_bytes(size: MemorySize) -> usize {
 }
 
 /// A gather or scatter.
-fn index_elements(instruction: &Instruction, operand: &mut Operand) {
+fn index_elements(instruction: &Instruction, operand: &mut OperandForm) {
     let vector = instruction.memory_index();
     let data = (0..instruction.op_count()).find(|&at| instruction.op_kind(at) == OpKind::Register);
     let data = data.map_or(0, |at| instruction.op_register(at).size());

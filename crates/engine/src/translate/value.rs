@@ -11,7 +11,7 @@
 use iced_x86::{Decoder, Instruction};
 use wire::code;
 
-use super::operand::Operand;
+use super::operand::OperandForm;
 use super::{Spill, Translator};
 
 mod arithmetic;
@@ -52,7 +52,7 @@ impl Translator<'_, '_> {
     /// Copies an instruction with memory operands, which have access descriptors, and records the
     /// values. If there is no encoding for that, the instruction is copied unchanged, and its
     /// values are missing.
-    pub(super) fn copy_with_values(&mut self, source: &SourceInstruction, operands: &[Operand], first: usize) {
+    pub(super) fn copy_with_values(&mut self, source: &SourceInstruction, operands: &[OperandForm], first: usize) {
         let position = self.out.position();
         let before = (self.result.map.len(), self.data.length, self.has_app_r15);
         self.failed = false;
@@ -70,7 +70,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    fn take_values(&mut self, source: &SourceInstruction, operands: &[Operand], first: usize) {
+    fn take_values(&mut self, source: &SourceInstruction, operands: &[OperandForm], first: usize) {
         let [operand, ..] = operands else { return self.copy_source(source) };
         let bytes = usize::from(operand.size);
         match ValueStrategy::of(source.instruction) {

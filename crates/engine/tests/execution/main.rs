@@ -14,7 +14,7 @@ use machine::{End, FLAGS, Machine, Registers, Stop};
 use program::{Code, DATA_BYTES, FAR, LOW, Layout, Program, REGION_BYTES, STACK_BYTES, STACK_TOP};
 use proptest::prelude::*;
 use trackway_engine::cache_pc::CachePc;
-use trackway_engine::emit::{Emitter, Table};
+use trackway_engine::emit::{Emitter, IndirectTable};
 use trackway_engine::translate::{
     self, ExitKind, Order, RegisterState, STUB_STRIDE, SourceBlock, Spill, Translation, TranslationOptions,
 };
@@ -139,8 +139,8 @@ impl<'a> Dispatcher<'a> {
         }
     }
 
-    fn table(&self) -> Table {
-        Table { address: machine::TABLES[usize::from(self.mode.high_table)], by_pext: self.mode.by_pext }
+    fn table(&self) -> IndirectTable {
+        IndirectTable { address: machine::TABLES[usize::from(self.mode.high_table)], by_pext: self.mode.by_pext }
     }
 
     fn find(&mut self, superblock: &[AppPc]) -> usize {

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use entity::{AppPc, FragmentId, PathId};
 use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register, SymbolResolver, SymbolResult};
 use trackway_engine::cache_pc::CachePc;
-use trackway_engine::emit::{Emitter, Table};
+use trackway_engine::emit::{Emitter, IndirectTable};
 use trackway_engine::tcb;
 use trackway_engine::translate::{
     ExitKind, MapEntry, Order, RegisterState, SourceBlock, Spill, Translation, TranslationOptions, translate,
@@ -49,7 +49,7 @@ pub fn case(case: &Case) -> String {
     let mut room = vec![0u8; 4096];
     let mut out = Emitter::new(&mut room, case.layout.cache());
     let options = TranslationOptions {
-        table: Table { address: if case.high_table { HIGH_TABLE } else { TABLE }, by_pext: case.by_pext },
+        table: IndirectTable { address: if case.high_table { HIGH_TABLE } else { TABLE }, by_pext: case.by_pext },
         inline_indirect: case.inline_indirect,
         order: case.order,
         data: case.data,

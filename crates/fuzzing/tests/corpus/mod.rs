@@ -9,8 +9,8 @@ use port::cores::Cores;
 use port::file::{self, Description};
 use port::{Config, Job, PortSettings, Subject, Technique};
 use trace::{
-    AccessDescriptors, AppPc, BlockId, Codec, DataMode, Exit, Fragment, FragmentId, Options, PathId, Recording,
-    ThreadId, ThreadInfo, Trace, Writer,
+    AccessDescriptors, AppPc, BlockId, Codec, DataMode, Exit, Fragment, FragmentId, PathId, Recording, ThreadId,
+    ThreadInfo, Trace, Writer, WriterOptions,
 };
 use wire::code::{
     self, AccessDescriptor, BlockRecord, FragmentBlock, FragmentExit, FragmentRecord, HAS_BASE, Payload,
@@ -91,7 +91,7 @@ fn countdown(codec: Codec) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("countdown.trk");
     let recording = Recording { command: vec!["countdown".into()], data: DataMode::Values, ..Recording::default() };
-    let options = Options { codec, ..Options::default() };
+    let options = WriterOptions { codec, ..WriterOptions::default() };
     let mut writer = Writer::create_with(&path, &recording, options).unwrap();
     let (entry, numbers) = (AppPc::new(ENTRY.into()), [1, 2].map(BlockId::new));
     writer.block(0, numbers[0], entry, &LOOP).unwrap();

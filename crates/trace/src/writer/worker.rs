@@ -15,7 +15,7 @@ use entity::ThreadId;
 use super::contention::Contention;
 use super::output::Output;
 use super::pending::PendingData;
-use super::{Codec, Options, Pressure, Spare};
+use super::{Codec, Pressure, Spare, WriterOptions};
 use crate::InstructionIndex;
 use crate::access::AccessBuffer;
 use crate::code_chunk::CodeContent;
@@ -60,7 +60,7 @@ const WHOLE_MAX: usize = 1 << 20;
 pub(super) struct Worker {
     output: Output,
     part: PathBuf,
-    options: Options,
+    options: WriterOptions,
     sequence: u32,
     /// Content of the index chunk so far.
     index: Vec<u8>,
@@ -89,7 +89,7 @@ impl Worker {
     pub(super) fn new(
         output: Output,
         part: PathBuf,
-        options: Options,
+        options: WriterOptions,
         give_back: SyncSender<Spare>,
         failure: Arc<Mutex<Option<WriteError>>>,
         waiting: Arc<AtomicUsize>,

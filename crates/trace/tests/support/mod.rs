@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use trackway_trace::{
     AccessDescriptors, AppPc, BlockId, CallStackId, DataMode, Event, Exit, Fragment, FragmentId, MappingCall, Module,
-    Options, PathId, Recording, RoutineCall, RoutineKind, Summary, Terminator, ThreadId, ThreadInfo, Tsc, Writer,
+    PathId, Recording, RoutineCall, RoutineKind, Summary, Terminator, ThreadId, ThreadInfo, Tsc, Writer, WriterOptions,
 };
 use wire::code::{
     self, FragmentBlock, FragmentExit, TERMINATOR_DIRECT, TERMINATOR_INDIRECT, TERMINATOR_NOT_TAKEN,
@@ -678,7 +678,7 @@ pub struct Setting {
     pub images: u32,
     pub runs: usize,
     pub habit: usize,
-    pub options: Options,
+    pub options: WriterOptions,
     pub data: DataMode,
     pub clock: Clock,
     /// Whether events record accesses; they are in no expectation.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use capture::{Limits, Options, Selection};
+use capture::{CaptureOptions, Limits, Selection};
 use replay::OrderedBatches;
 use trace::{
     Batch, DataMode, InstructionIndex, InstructionWindow, Live, Merged, ReadError, RoundRobinUnit, Step, ThreadInfo,
@@ -181,7 +181,7 @@ fn read_part<T: Tool>(
 }
 
 fn run<T: Tool>(common: &Common, tool: &mut T, descriptors: &mut DescriptorFile) -> Result<RunSummary, Stopped> {
-    let options = Options {
+    let options = CaptureOptions {
         command: common.source.command.clone(),
         process: common.source.pid,
         no_aslr: common.no_aslr,
@@ -195,7 +195,7 @@ fn run<T: Tool>(common: &Common, tool: &mut T, descriptors: &mut DescriptorFile)
             callees: common.callees,
             ..Selection::default()
         },
-        ..Options::default()
+        ..CaptureOptions::default()
     };
     let narrow = matches!(descriptors.format, RecordFormat::Binary(binary) if !binary.wide);
     let live = tool.sharing().order_live(Live::new(T::DATA));

@@ -12,7 +12,7 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
-use segment::Trace;
+use segment::SegmentTrace;
 
 use crate::failure::Failure;
 use crate::output::{LineBuffer, Output, Stopped};
@@ -121,12 +121,12 @@ fn parquet(
 /// Converts unsigned numbers to signed ones of the same bits, which Parquet stores.
 fn write_group(
     group: &mut SerializedRowGroupWriter<'_, Vec<u8>>,
-    traces: &[Trace],
+    traces: &[SegmentTrace],
     consistencies: &[f64],
     chains: &[u32],
 ) -> Result<(), ParquetError> {
-    let longs = |number: fn(&Trace) -> u64| traces.iter().map(|trace| number(trace) as i64).collect::<Vec<_>>();
-    let ints = |number: fn(&Trace) -> u32| traces.iter().map(|trace| number(trace) as i32).collect::<Vec<_>>();
+    let longs = |number: fn(&SegmentTrace) -> u64| traces.iter().map(|trace| number(trace) as i64).collect::<Vec<_>>();
+    let ints = |number: fn(&SegmentTrace) -> u32| traces.iter().map(|trace| number(trace) as i32).collect::<Vec<_>>();
     let reasons = traces.iter().map(|trace| ByteArray::from(trace.reason.name())).collect::<Vec<_>>();
     let levels = vec![i16::from(!chains.is_empty()); traces.len()];
     let path = || traces.iter().flat_map(|trace| trace.runs.iter().enumerate());
@@ -136,7 +136,7 @@ fn write_group(
     column(group, |column| column.longs(&longs(|trace| trace.start().get()), None))?;
     column(group, |column| column.ints(&ints(|trace| trace.instructions), None))?;
     column(group, |column| column.ints(&ints(|trace| trace.cfis), None))?;
-    column(group, |column| column.ints(&ints(Trace::branch_outcomes), None))?;
+    column(group, |column| column.ints(&ints(SegmentTrace::branch_outcomes), None))?;
     column(group, |column| column.texts(&reasons))?;
     column(group, |column| column.longs(&longs(|trace| trace.occurrences), None))?;
     column(group, |column| column.doubles(consistencies))?;

@@ -10,11 +10,11 @@ use super::vector::vector_of;
 use super::{RAX, RSP, SourceInstruction};
 use crate::tcb;
 use crate::translate::Translator;
-use crate::translate::operand::{Mask, Operand};
+use crate::translate::operand::{Mask, OperandForm};
 
 impl Translator<'_, '_> {
     /// Records an operand by the direction of its accesses.
-    pub(super) fn compute(&mut self, source: &SourceInstruction, operands: &[Operand], first: usize) {
+    pub(super) fn compute(&mut self, source: &SourceInstruction, operands: &[OperandForm], first: usize) {
         match operands {
             [read] if !read.writes => self.read(source, read, first),
             [write] => self.write(source, write, first),
@@ -25,7 +25,7 @@ impl Translator<'_, '_> {
 
     /// Records an operand that is only read: through a general register, a vector register, or a
     /// copy.
-    fn read(&mut self, source: &SourceInstruction, operand: &Operand, first: usize) {
+    fn read(&mut self, source: &SourceInstruction, operand: &OperandForm, first: usize) {
         let bytes = usize::from(operand.size);
         let is_single = matches!(operand.kind, code::PLAIN | code::ANY);
         if is_single && let Some(replaced) = self.with_general(source, bytes) {
@@ -96,7 +96,7 @@ impl Translator<'_, '_> {
 
     /// Records an operand that an instruction computes and writes: it is executed twice, first into
     /// a copy.
-    fn write(&mut self, source: &SourceInstruction, operand: &Operand, first: usize) {
+    fn write(&mut self, source: &SourceInstruction, operand: &OperandForm, first: usize) {
         let bytes = usize::from(operand.bytes());
         if bytes > tcb::OPERAND_BYTES || !matches!(operand.kind, code::PLAIN | code::MASKED) {
             self.failed = true;
@@ -133,7 +133,7 @@ impl Translator<'_, '_> {
     }
 
     /// Records an operand that is read, modified and written without a lock, in a register.
-    fn modify(&mut self, source: &SourceInstruction, operand: &Operand, first: usize) {
+    fn modify(&mut self, source: &SourceInstruction, operand: &OperandForm, first: usize) {
         let bytes = usize::from(operand.size);
         if bytes > 8 || operand.kind != code::PLAIN {
             self.failed = true;

@@ -9,7 +9,7 @@ use super::{RBP, RCX, SourceInstruction};
 use crate::tcb;
 use crate::translate::Translator;
 use crate::translate::data::WORD;
-use crate::translate::operand::{Operand, general, repeats};
+use crate::translate::operand::{OperandForm, general, repeats};
 use crate::translate::symbol::Symbol;
 
 impl Translator<'_, '_> {
@@ -22,7 +22,7 @@ impl Translator<'_, '_> {
         &mut self,
         source: &SourceInstruction,
         register: Register,
-        operand: &Operand,
+        operand: &OperandForm,
         first: usize,
     ) {
         self.value_before(first, register, value_bytes(register, operand));
@@ -129,7 +129,7 @@ impl Translator<'_, '_> {
 }
 
 /// Bytes that are stored of a register for an operand.
-fn value_bytes(register: Register, operand: &Operand) -> usize {
+fn value_bytes(register: Register, operand: &OperandForm) -> usize {
     match operand.kind {
         code::PLAIN => usize::from(operand.size),
         _ => register.size().max(usize::from(operand.bytes())),

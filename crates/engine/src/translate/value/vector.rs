@@ -6,7 +6,7 @@ use wire::code;
 use super::SourceInstruction;
 use super::memory::memory;
 use crate::tcb;
-use crate::translate::operand::{Mask, Operand};
+use crate::translate::operand::{Mask, OperandForm};
 use crate::translate::{Spill, Translator};
 
 impl Translator<'_, '_> {
@@ -22,7 +22,7 @@ impl Translator<'_, '_> {
     pub(super) fn read_vector(
         &mut self,
         source: &SourceInstruction,
-        operand: &Operand,
+        operand: &OperandForm,
         register: Register,
         replaced: Instruction,
         first: usize,
@@ -88,7 +88,7 @@ fn move_vector(register: Register, bytes: usize, save: bool) -> Result<Instructi
 
 /// Loads the memory operand of an instruction into a vector register, with the faults that the
 /// instruction would have.
-fn load_vector(instruction: &Instruction, operand: &Operand, register: Register) -> Result<Instruction, IcedError> {
+fn load_vector(instruction: &Instruction, operand: &OperandForm, register: Register) -> Result<Instruction, IcedError> {
     let bytes = if operand.kind == code::ANY { usize::from(operand.size) } else { usize::from(operand.bytes()) };
     let place = memory(instruction, 0);
     if let Mask::Bits(mask) = operand.mask
@@ -115,7 +115,7 @@ fn load_vector(instruction: &Instruction, operand: &Operand, register: Register)
     Instruction::with2(code, register, place)
 }
 
-fn masked_load(operand: &Operand, bytes: usize) -> Code {
+fn masked_load(operand: &OperandForm, bytes: usize) -> Code {
     match (operand.size, bytes, operand.count) {
         (4, _, 1) => Code::EVEX_Vmovss_xmm_k1z_m32,
         (8, _, 1) => Code::EVEX_Vmovsd_xmm_k1z_m64,
