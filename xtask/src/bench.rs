@@ -48,8 +48,8 @@ pub struct Arguments {
     /// Rounds of native and recorded runs.
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
-    /// Keep the result: a dated record under docs/performance/, and after a complete run the section
-    /// of this processor's vendor in docs/performance.md.
+    /// Keep the result: a dated record under docs/performance/, and after a complete run the
+    /// section of this processor's vendor in docs/performance.md.
     #[arg(long)]
     save: bool,
     /// Compare recording and reading with those of an earlier revision instead, in all data modes,

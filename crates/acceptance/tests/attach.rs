@@ -575,8 +575,8 @@ fn a_process_that_is_traced_already() {
 #[test]
 fn a_process_with_a_filter() {
     let mut command = Command::new("sleep");
-    // SAFETY: between fork and exec only plain system calls are made, with pointers to what lives on
-    // the stack.
+    // SAFETY: between fork and exec only plain system calls are made, with pointers to what lives
+    // on the stack.
     unsafe {
         command.arg("1000").pre_exec(|| {
             let mut filter = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW }];

@@ -123,8 +123,8 @@ fn forbid_ptrace(command: &mut Command) {
     const REFUSE: libc::sock_filter =
         libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ERRNO | libc::EPERM as u32 };
     const ALLOW: libc::sock_filter = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
-    // SAFETY: between fork and exec only plain system calls are made, with pointers to what lives on
-    // the stack.
+    // SAFETY: between fork and exec only plain system calls are made, with pointers to what lives
+    // on the stack.
     unsafe {
         command.pre_exec(|| {
             let mut filter = [LOAD_NUMBER, IS_PTRACE, REFUSE, ALLOW];
@@ -547,7 +547,8 @@ fn a_target_that_is_killed() {
     for threads in ["0", "6"] {
         let directory = scratch();
         let Recording { recorder, target, output } = start(directory.path(), &["60", threads]);
-        // SAFETY: takes no pointers; the recorder has not waited for its child, which hence has its number.
+        // SAFETY: takes no pointers; the recorder has not waited for its child, which hence has its
+        // number.
         unsafe { libc::kill(target, libc::SIGKILL) };
         let finished = recorder.wait(LIMIT);
         assert_eq!(finished.exit, Exit::Status(128 + 9), "{finished:?}");

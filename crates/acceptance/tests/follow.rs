@@ -106,8 +106,8 @@ fn nothing_is_missing() {
     let last = trace.modules().iter().map(|mapped| mapped.image).max().unwrap();
     let expected = open_sound(&alone).summary().totals.conditional_taken;
     let found = trace.summary().totals.conditional_taken;
-    // The environment may differ by a few bytes, hence the dynamic linker's work by a few branches; and
-    // before the exec there is a little of the first shell.
+    // The environment may differ by a few bytes, hence the dynamic linker's work by a few branches;
+    // and before the exec there is a little of the first shell.
     assert!(last <= 1 && found.abs_diff(expected) < expected / 10, "{found} and {expected}");
 }
 

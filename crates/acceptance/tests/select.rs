@@ -187,7 +187,8 @@ fn every_gap_is_told() {
     let gaps = parts[0].events.iter().filter(|(_, event)| matches!(event, Event::Gap { .. })).count();
     let places = places(&recorded.trace, &built().executable, "helper");
     let calls = parts[0].addresses.iter().filter(|&&address| address == places[0].start).count();
-    // One before the first call, one for each of the two calls that it makes, one after each return.
+    // One before the first call, one for each of the two calls that it makes, one after each
+    // return.
     assert_eq!(gaps, 1 + 3 * calls);
     assert!(matches!(parts[0].events.last(), Some((_, Event::End { .. }))));
 }
@@ -204,7 +205,8 @@ struct Extent {
 /// returns.
 fn in_extent(trace: &Trace, thread: ThreadId, extent: &Extent) -> Vec<u64> {
     let mut executed = Vec::new();
-    // Calls that have not returned since the entry; the counts that signal handlers have interrupted.
+    // Calls that have not returned since the entry; the counts that signal handlers have
+    // interrupted.
     let mut depth: Option<u64> = None;
     let mut interrupted = Vec::new();
     for item in trace.steps(thread).unwrap() {

@@ -49,7 +49,8 @@ pub struct Filter {
     tsc: Tsc,
     out: Vec<u32>,
     is_empty: bool,
-    /// If instructions or accesses are counted: words of data behind the words seen in this segment.
+    /// If instructions or accesses are counted: words of data behind the words seen in this
+    /// segment.
     data_words: usize,
 }
 

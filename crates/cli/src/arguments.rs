@@ -220,8 +220,8 @@ pub struct Stat {
     /// How many blocks to list; modules, system calls and signals are always listed in full.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
-    /// Functions whose entries, exits and loops are counted: NAME as for `record`. May be given several
-    /// times. By default those that were selected for recording.
+    /// Functions whose entries, exits and loops are counted: NAME as for `record`. May be given
+    /// several times. By default those that were selected for recording.
     #[arg(long = "routine", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub routines: Vec<String>,
     /// Print JSON instead of text. It is the same in every run over the same file.
@@ -338,8 +338,9 @@ pub struct Dump {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Format::Ascii, conflicts_with = "json")]
     pub format: Format,
-    /// Functions whose entries, exits and loops are listed with `--kind scopes`: NAME as for `record`. May be given several
-    /// times. By default those that were selected for recording, or else all.
+    /// Functions whose entries, exits and loops are listed with `--kind scopes`: NAME as for
+    /// `record`. May be given several times. By default those that were selected for recording, or
+    /// else all.
     #[arg(long = "routine", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub routines: Vec<String>,
     /// Add the disassembly (not in binary).

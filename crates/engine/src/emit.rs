@@ -1,8 +1,8 @@
 //! The emitter: machine code, byte by byte. Nothing emitted here changes the flags.
 //!
-//! This module has the buffer. `instruction` appends single instructions, `cursor` what records, and
-//! `linkage` what leads from fragment to fragment. All of them know nothing of the application's
-//! code, which [`crate::translate`] copies.
+//! This module has the buffer. `instruction` appends single instructions, `cursor` what records,
+//! and `linkage` what leads from fragment to fragment. All of them know nothing of the
+//! application's code, which [`crate::translate`] copies.
 
 use crate::cache_pc::CachePc;
 

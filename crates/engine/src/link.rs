@@ -1,7 +1,7 @@
 //! Links: how the exit of one fragment jumps to the body of another one without the dispatcher.
 //!
-//! An unlinked [`ExitLink`] jumps to its exit stub, which leaves the code cache. The dispatcher links a
-//! direct exit when it has found the target; dropping or replacing the target unlinks it.
+//! An unlinked [`ExitLink`] jumps to its exit stub, which leaves the code cache. The dispatcher
+//! links a direct exit when it has found the target; dropping or replacing the target unlinks it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

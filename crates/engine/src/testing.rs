@@ -59,8 +59,8 @@ pub(crate) fn jumps_to(target: CachePc) -> Transfer {
 pub(crate) fn records(engine: &Engine) -> Vec<Definition<'_>> {
     let ring = engine.control as usize + wire::CODE_RING_OFFSET;
     let head = engine.control().code_head.load(Ordering::SeqCst) as usize;
-    // SAFETY: part of the mapping that `engine` made. The engine appends behind it: the tests do not
-    // fill the ring.
+    // SAFETY: part of the mapping that `engine` made. The engine appends behind it: the tests do
+    // not fill the ring.
     let bytes = unsafe { core::slice::from_raw_parts(ring as *const u8, head) };
     let mut records = Records::new(bytes);
     let list = records.by_ref().map(|record| record.parse().unwrap()).collect();

@@ -52,9 +52,9 @@
 //!
 //! A *memory trace* is a file of accesses, compressed in this way, together with the functions and
 //! loops that threads entered. [`compress`](fn@compress) makes one from an execution trace, a
-//! [`MemoryTraceWriter`] from anything. [`MemoryTrace`] reads it: a [`ThreadWalk`] goes through what a thread did
-//! without expanding the file. `docs/memory.md` is the page for users, and `docs/format.md`
-//! describes every byte.
+//! [`MemoryTraceWriter`] from anything. [`MemoryTrace`] reads it: a [`ThreadWalk`] goes through
+//! what a thread did without expanding the file. `docs/memory.md` is the page for users, and
+//! `docs/format.md` describes every byte.
 //!
 //! The crate does not know processes, source lines or caches.
 

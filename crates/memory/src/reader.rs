@@ -1,8 +1,8 @@
 //! Reading a memory trace: its access points, and what each thread did, without expanding the file.
 //!
-//! A [`MemoryTrace`] keeps the grammars and the pieces compressed. A [`ThreadWalk`] goes through one
-//! thread, a [`MergedRecords`] through all of them in their turns. Chunks are unpacked when they are
-//! needed.
+//! A [`MemoryTrace`] keeps the grammars and the pieces compressed. A [`ThreadWalk`] goes through
+//! one thread, a [`MergedRecords`] through all of them in their turns. Chunks are unpacked when
+//! they are needed.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::collections::BTreeMap;
@@ -116,8 +116,9 @@ impl MemoryTrace {
         if !file.metadata().map_err(failed)?.is_file() {
             return Err(MemoryTraceError::Open { path: path.to_owned(), reason: "it is not a regular file".into() });
         }
-        // SAFETY: the mapping is only read, and every use of it is checked. A writer replaces a file
-        // as a whole and never shortens it, which is the one thing that would make reading fault.
+        // SAFETY: the mapping is only read, and every use of it is checked. A writer replaces a
+        // file as a whole and never shortens it, which is the one thing that would make reading
+        // fault.
         let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
         Self::read(FileBytes::Mapped(map))
     }

@@ -26,18 +26,19 @@
 //! Kinds, orders and sizes are those of section 5.5, "VPC3 and VPC4 Predictor Configurations", in
 //! Burtscher et al., "The VPC Trace-Compression Algorithms", IEEE Transactions on Computers 54(11),
 //! 2005, as comments in the sources of the Simutrace storage server cite it. The default of TCgen
-//! (Burtscher and Sam, CGO 2005) is a part of that: `32-Bit Field 1 = {L1 = 1, L2 = 131072: FCM3[2],
-//! FCM1[2]}` and `64-Bit Field 2 = {L1 = 65536, L2 = 131072: DFCM3[2], FCM1[2], LV[4]}`, where a
-//! second level of order n has 2^(n−1) times as many lines as L2 says. The fields, 4 and 8 bytes
-//! wide, and the four streams are those of the program that its author published.
+//! (Burtscher and Sam, CGO 2005) is a part of that:
+//! `32-Bit Field 1 = {L1 = 1, L2 = 131072: FCM3[2], FCM1[2]}` and
+//! `64-Bit Field 2 = {L1 = 65536, L2 = 131072: DFCM3[2], FCM1[2], LV[4]}`, where a second level of
+//! order n has 2^(n−1) times as many lines as L2 says. The fields, 4 and 8 bytes wide, and the four
+//! streams are those of the program that its author published.
 //!
 //! The hash of a context folds a value to the bits of a line number and shifts the hash of the
-//! values before by one bit (select-fold-shift-xor), so that order 3 has two bits more than order 1.
+//! values before by one bit (select-fold-shift-xor). So order 3 has two bits more than order 1 has.
 //! A line changes only if its first value differs (the update of VPC4), so that a line keeps two
 //! different values.
 //!
-//! Records are packed in chunks, of which each needs those before it. [`Vpc3Compressor`] returns them,
-//! [`Vpc3Decompressor`] takes them in the same order.
+//! Records are packed in chunks, of which each needs those before it. [`Vpc3Compressor`] returns
+//! them, [`Vpc3Decompressor`] takes them in the same order.
 
 mod bank;
 mod chunk;

@@ -1,9 +1,9 @@
 //! Writing a memory trace: accesses and scopes in, chunks out.
 //!
-//! A [`MemoryTraceWriter`] gets what each thread does, in the merged order of threads. With [`MemoryCodec::Prsd`],
-//! every thread has a grammar of its own for the order of its rows, and a detector for each access
-//! point. Memory does not grow with the trace: a grammar that becomes too large is written and
-//! begun anew, and so are pieces.
+//! A [`MemoryTraceWriter`] gets what each thread does, in the merged order of threads. With
+//! [`MemoryCodec::Prsd`], every thread has a grammar of its own for the order of its rows, and a
+//! detector for each access point. Memory does not grow with the trace: a grammar that becomes too
+//! large is written and begun anew, and so are pieces.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -146,8 +146,8 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// If the program cannot be started or traced, or does not end within [`StepOptions::stops_max`]. It is
-/// killed then.
+/// If the program cannot be started or traced, or does not end within [`StepOptions::stops_max`].
+/// It is killed then.
 pub fn single_step(command: &mut Command, options: &StepOptions) -> Result<Execution, Error> {
     // The tracer is a thread of its own: it waits for its own children only, not for others of this
     // process.

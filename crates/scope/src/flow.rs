@@ -1,12 +1,12 @@
 //! The control-flow graph of a function, made of the blocks that a trace has of it.
 //!
-//! A *node* is straight-line code that control enters at its beginning only. Blocks of a trace begin
-//! where a thread happened to arrive, so one block may contain the beginning of another one; a
-//! [`FlowGraph`] cuts them into nodes. Code that was never executed comes from the program's file, if
-//! that is still there: without it, a loop that was left in the middle would not be seen to go back.
-//! The edges are those that the code shows. Calls and system
-//! calls lead to the instruction behind them. Indirect jumps lead to where the execution has shown
-//! them to go: [`IndirectTargets`].
+//! A *node* is straight-line code that control enters at its beginning only. Blocks of a trace
+//! begin where a thread happened to arrive, so one block may contain the beginning of another one;
+//! a [`FlowGraph`] cuts them into nodes. Code that was never executed comes from the program's
+//! file, if that is still there: without it, a loop that was left in the middle would not be seen
+//! to go back. The edges are those that the code shows. Calls and system calls lead to the
+//! instruction behind them. Indirect jumps lead to where the execution has shown them to go:
+//! [`IndirectTargets`].
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::collections::{BTreeMap, BTreeSet};

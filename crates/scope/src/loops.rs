@@ -1,10 +1,10 @@
 //! Loops of a control-flow graph.
 //!
 //! A loop is a strongly connected part of a [`Graph`]. If control enters it at one node only, that
-//! node is the loop's *header*. It dominates the loop, and the edges of the loop that lead to it are
-//! the *back edges*. If control can enter at several nodes, the loop is *irreducible*. Loops inside
-//! of a loop are those that remain when the edges to its entries are taken away. For a reducible
-//! graph, this gives the natural loops of the compiler books, one for each header.
+//! node is the loop's *header*. It dominates the loop, and the edges of the loop that lead to it
+//! are the *back edges*. If control can enter at several nodes, the loop is *irreducible*. Loops
+//! inside of a loop are those that remain when the edges to its entries are taken away. For a
+//! reducible graph, this gives the natural loops of the compiler books, one for each header.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 /// A control-flow graph. Its nodes are numbers from 0 on.

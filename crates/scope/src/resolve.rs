@@ -23,7 +23,8 @@ impl Resolver {
         let mut found: BTreeMap<(u32, u64), SelectedFunction> = BTreeMap::new();
         for mapped in trace.modules() {
             for function in self.functions_in(mapped, executable(trace, mapped.image), patterns) {
-                // Several symbols may name one function, and a file may be mapped in several pieces.
+                // Several symbols may name one function, and a file may be mapped in several
+                // pieces.
                 found.entry((function.image, function.entry.get())).or_insert(function);
             }
         }

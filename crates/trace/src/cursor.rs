@@ -272,8 +272,8 @@ impl<'t> Cursor<'t> {
         later.map(|path| path.start_pc).find(|pc| !pc.is_none()).unwrap_or(AppPc::NONE)
     }
 
-    /// Returns the target of an indirect transfer that was executed last; [`AppPc::NONE`] if it is not
-    /// known.
+    /// Returns the target of an indirect transfer that was executed last; [`AppPc::NONE`] if it is
+    /// not known.
     fn peek(&self, program: &Program) -> AppPc {
         match self.peek_ahead(program) {
             DISCONTINUOUS => AppPc::NONE,

@@ -1,8 +1,8 @@
 //! The static side of a recording: blocks, fragments, and the paths through each fragment.
 //!
 //! Writer and reader build the same tables from the same definitions: the writer to count, the
-//! reader to return steps, and both for the predicting codec, which asks through `PathModel` where a
-//! path leads.
+//! reader to return steps, and both for the predicting codec, which asks through `PathModel` where
+//! a path leads.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 mod counts;

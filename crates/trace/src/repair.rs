@@ -1,5 +1,5 @@
-//! Correct checksums for mutated contents. Fuzzing needs them: a reader refuses a chunk with a wrong
-//! checksum before it decodes it.
+//! Correct checksums for mutated contents. Fuzzing needs them: a reader refuses a chunk with a
+//! wrong checksum before it decodes it.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use codec::lanes::Decoder;

@@ -1,8 +1,8 @@
 //! All threads of a trace in turns, as if each had a processor to itself and all were equally fast.
 //!
-//! Each thread's own order is exact, and no thread begins before another one creates it. There is no
-//! other order between threads: a step before a synchronisation of one thread may come after a step
-//! of another thread that follows that synchronisation.
+//! Each thread's own order is exact, and no thread begins before another one creates it. There is
+//! no other order between threads: a step before a synchronisation of one thread may come after a
+//! step of another thread that follows that synchronisation.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::num::NonZeroU64;

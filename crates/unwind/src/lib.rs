@@ -1,7 +1,7 @@
 //! Call stacks of x86-64 code: which calls led to where a thread is.
 //!
-//! An [`Unwinder`] knows what is mapped into a process. From the [`FrameRegisters`] of a thread and its
-//! memory, which a closure reads, it finds the [`Frame`]s of the thread, from the innermost one
+//! An [`Unwinder`] knows what is mapped into a process. From the [`FrameRegisters`] of a thread and
+//! its memory, which a closure reads, it finds the [`Frame`]s of the thread, from the innermost one
 //! outwards: the return addresses, and where each function's frame is on the stack.
 //!
 //! ```

@@ -54,18 +54,19 @@ pub const ACCESS: u8 = 10;
 /// where recording continues.
 pub const GAP: u8 = 11;
 
-/// `pc, rsp, first, second, third, caller, stack, tsc`: 16 words. The thread has called an allocation
-/// routine, whose [`crate::routine`] is in the low byte of the first word. It is at the routine's
-/// entry, with this stack pointer and these first three arguments, and will return to `caller`. The
-/// engine leaves `stack`, one word, 0. The recorder puts the number of the call stack there.
+/// `pc, rsp, first, second, third, caller, stack, tsc`: 16 words. The thread has called an
+/// allocation routine, whose [`crate::routine`] is in the low byte of the first word. It is at the
+/// routine's entry, with this stack pointer and these first three arguments, and will return to
+/// `caller`. The engine leaves `stack`, one word, 0. The recorder puts the number of the call stack
+/// there.
 pub const ENTER: u8 = 12;
 /// `value, tsc`: 5 words. The last allocation routine that was entered has returned; the low byte
 /// of the first word is as there. `value` is what it has returned, or the address that it has
 /// stored.
 pub const RETURN: u8 = 13;
-/// `number, first, second, third, result, stack, tsc`: 13 words. The system call `number` has mapped,
-/// unmapped or moved memory, with these arguments and this result. `stack` is as in [`ENTER`].
-/// [`MAPPING_NESTED`] is set in the first word if an allocation routine has made it.
+/// `number, first, second, third, result, stack, tsc`: 13 words. The system call `number` has
+/// mapped, unmapped or moved memory, with these arguments and this result. `stack` is as in
+/// [`ENTER`]. [`MAPPING_NESTED`] is set in the first word if an allocation routine has made it.
 pub const MAPPING: u8 = 14;
 /// `rsp`: 3 words. The stack pointer here. It serves the recorder only, which leaves it out of the
 /// trace.

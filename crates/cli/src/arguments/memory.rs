@@ -10,8 +10,8 @@ use super::Output;
 /// Compress the memory accesses of a trace, and look at their regularity.
 ///
 /// A memory trace holds the order of accesses as a grammar, and the addresses of each instruction
-/// as regular sections (METRIC, Marathe and others 2007). A nest of loops takes a few bytes, however
-/// long it runs.
+/// as regular sections (METRIC, Marathe and others 2007). A nest of loops takes a few bytes,
+/// however long it runs.
 #[derive(Subcommand, Debug)]
 pub enum Memory {
     Compress(Compress),

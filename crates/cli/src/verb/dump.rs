@@ -1,5 +1,5 @@
-//! `trackway dump`: lists instructions, branches, memory accesses, scopes or allocations as text, as
-//! binary records, or as JSON.
+//! `trackway dump`: lists instructions, branches, memory accesses, scopes or allocations as text,
+//! as binary records, or as JSON.
 
 mod allocations;
 mod scopes;

@@ -1,5 +1,5 @@
-//! The decoder: makes the same guesses as the encoder, and takes from the streams which of them were
-//! right.
+//! The decoder: makes the same guesses as the encoder, and takes from the streams which of them
+//! were right.
 
 use wire::word::{self, EVENT};
 

@@ -1,5 +1,6 @@
-//! How control leaves a fragment and enters one: exit stubs, jumps through the indirect-branch table,
-//! and indirect entries. rcx, and rdx of an indirect branch, are in their scratch places meanwhile.
+//! How control leaves a fragment and enters one: exit stubs, jumps through the indirect-branch
+//! table, and indirect entries. rcx, and rdx of an indirect branch, are in their scratch places
+//! meanwhile.
 
 use entity::AppPc;
 

@@ -1,5 +1,5 @@
-//! Instructions that read and write one operand: locked ones, bit tests, and some with the high byte
-//! registers.
+//! Instructions that read and write one operand: locked ones, bit tests, and some with the high
+//! byte registers.
 
 use core::arch::asm;
 

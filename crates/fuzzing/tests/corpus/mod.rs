@@ -46,8 +46,8 @@ pub fn write() {
     }
 }
 
-/// A memory trace of two threads in a nest of loops, without a second stage, so that mutations reach
-/// the contents.
+/// A memory trace of two threads in a nest of loops, without a second stage, so that mutations
+/// reach the contents.
 fn memory_trace(codec: memory::MemoryCodec) -> Vec<u8> {
     let entry = AppPc::new(0x1000);
     let function = memory::FunctionScope { name: "nest".into(), image: 0, entry };
