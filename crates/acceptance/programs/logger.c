@@ -65,6 +65,15 @@ void *realloc(void *old, size_t size) {
     return result;
 }
 
+// The C library's own one calls realloc, which would be logged instead.
+void *reallocarray(void *old, size_t count, size_t size) {
+    unsigned long block = (unsigned long)old;
+    size_t bytes;
+    void *result = __builtin_mul_overflow(count, size, &bytes) ? NULL : __libc_realloc(old, bytes);
+    note("reallocarray", bytes, result, (void *)block);
+    return result;
+}
+
 void free(void *old) {
     unsigned long block = (unsigned long)old;
     __libc_free(old);
