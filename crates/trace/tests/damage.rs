@@ -39,6 +39,7 @@ fn example_of(codec: Codec, seed: u64, blocks: usize, runs: usize) -> (Vec<u8>, 
         data: if seed.is_multiple_of(2) { DataMode::Values } else { DataMode::None },
         clock: Clock::default(),
         has_explicit_accesses: false,
+        has_allocations: true,
     };
     let recorded = record(&path, &setting);
     (std::fs::read(&path).unwrap(), recorded)

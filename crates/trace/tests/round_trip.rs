@@ -41,6 +41,7 @@ fn settings() -> impl Strategy<Value = Setting> {
                 data,
                 clock: Clock::default(),
                 has_explicit_accesses: false,
+                has_allocations: true,
             }
         },
     )
@@ -337,6 +338,7 @@ fn a_long_run_of_many_chunks() {
             data: DataMode::None,
             clock: Clock::default(),
             has_explicit_accesses: false,
+            has_allocations: false,
         };
         let recorded = record(&path, &setting);
         let trace = Trace::open(&path).unwrap();

@@ -155,6 +155,7 @@ fn settings() -> impl Strategy<Value = Setting> {
                 data,
                 clock,
                 has_explicit_accesses: seed & 4 != 0,
+                has_allocations: true,
             }
         },
     )
@@ -215,6 +216,7 @@ fn a_seek_decodes_a_few_chunks() {
         data,
         clock,
         has_explicit_accesses,
+        has_allocations: true,
     };
     record(&path, &setting);
     let trace = Trace::open(&path).unwrap();

@@ -26,7 +26,7 @@ pub struct Frame {
     /// the one behind the call.
     pub address: u64,
     /// The canonical frame address: the stack pointer before the call of the function. `None` for
-    /// an outermost frame whose function is not understood.
+    /// an outermost frame whose function is not understood, or that is damaged.
     pub cfa: Option<u64>,
     /// Whether the instruction at the address comes next without a call returning to it: in the
     /// innermost frame, and where a signal has interrupted the function.
@@ -165,9 +165,13 @@ fn enter_simple(
     Ok(false)
 }
 
-/// Checks that a frame lies above the stack pointer, and so above the frame that it called.
+/// Returns whether a frame lies above the stack pointer, and so above the frame that it called.
+fn is_above(cfa: u64, registers: &FrameRegisters) -> bool {
+    registers.rsp().is_some_and(|rsp| rsp < cfa)
+}
+
 fn check_above(cfa: u64, registers: &FrameRegisters) -> Result<(), UnwindEnd> {
-    if registers.rsp().is_some_and(|rsp| rsp < cfa) { Ok(()) } else { Err(UnwindEnd::Corrupt) }
+    if is_above(cfa, registers) { Ok(()) } else { Err(UnwindEnd::Corrupt) }
 }
 
 /// Enters a caller. Without a return address there is none: so the stacks of threads begin that no
@@ -187,7 +191,7 @@ fn enter_general(
     memory: &mut impl FnMut(u64) -> Option<u64>,
 ) -> Entered {
     let cfa = cfa(row, registers, memory).ok_or(UnwindEnd::Unreadable)?;
-    frame.cfa = Some(cfa);
+    frame.cfa = is_above(cfa, registers).then_some(cfa);
     if row.return_address == RegisterRule::Undefined {
         return Err(UnwindEnd::Outermost);
     }
@@ -203,14 +207,15 @@ fn enter_general(
     // longjmp has a rule for rsp: it says that the caller is where setjmp returned to.
     let rsp = known(registers.value(FrameRegister::Rsp as u16), memory)?;
     registers.set(FrameRegister::Rsp as u16, Value::Known(rsp));
-    frame.cfa = Some(rsp);
     if row.is_signal {
+        frame.cfa = Some(rsp);
         return Ok(true);
     }
     // Its last instructions have the caller's rsp already.
     if !(frame.is_exact && callee.rsp() == Some(rsp)) {
         check_above(rsp, &callee)?;
     }
+    frame.cfa = Some(rsp);
     if registers.rip == 0 { Err(UnwindEnd::Outermost) } else { Ok(false) }
 }
 

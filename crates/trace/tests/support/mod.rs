@@ -370,6 +370,7 @@ pub struct Thread {
     clock: Clock,
     /// Whether events record accesses.
     has_explicit_accesses: bool,
+    has_allocations: bool,
 }
 
 /// How the timestamps of threads go on.
@@ -405,6 +406,7 @@ impl Thread {
             tsc: Tsc::new(1000 + u64::from(number.get()) * setting.clock.delay),
             clock: setting.clock,
             has_explicit_accesses: setting.has_explicit_accesses,
+            has_allocations: setting.has_allocations,
         }
     }
 
@@ -539,7 +541,7 @@ impl Thread {
             let tsc = self.time(random);
             self.event(Event::Time { tsc }, 0, None);
         }
-        if random.one_in(60) {
+        if self.has_allocations && random.one_in(60) {
             self.allocate(random);
         }
         let fragment = image.fragment_at(random, self.at, next_path);
@@ -683,6 +685,8 @@ pub struct Setting {
     pub clock: Clock,
     /// Whether events record accesses; they are in no expectation.
     pub has_explicit_accesses: bool,
+    /// Whether threads call allocation routines; all numbers of such a call are random.
+    pub has_allocations: bool,
 }
 
 /// What a recording was made of.
