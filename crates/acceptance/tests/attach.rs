@@ -518,6 +518,31 @@ fn processes_that_are_none() {
     ended.wait().unwrap();
 }
 
+/// A misspelt name is refused at once. A library that is named may be loaded later.
+#[test]
+fn a_routine_that_no_module_has() {
+    let directory = scratch();
+    let running = start(Path::new("sleep"), &["1000"]);
+    let trace = directory.path().join("t.trk");
+    let text = |options: &[&str]| {
+        let finished = process::run(&mut record(running.pid(), &trace, options));
+        assert!(finished.stdout.is_empty());
+        (finished.exit, finished.stderr_text())
+    };
+    let (exit, refusal) = text(&["--routine", "clock_nanoslep"]);
+    assert_eq!(exit, Exit::Status(1));
+    let expected =
+        format!("process {} has no routine called clock_nanoslep (did you mean clock_nanosleep", running.pid());
+    assert!(refusal.contains(&expected), "{refusal}");
+    assert!(!trace.exists());
+    let (exit, warning) = text(&["--routine", "libnone.so:clock_nanoslep", "--seconds", "0.1"]);
+    assert_eq!(exit, Exit::Status(0));
+    assert!(warning.contains("nothing was recorded for it"), "{warning}");
+    let (exit, warning) = text(&["--routine", "clock_nanoslep", "--routine", "clock_nanosleep", "--seconds", "0.1"]);
+    assert_eq!(exit, Exit::Status(0));
+    assert!(warning.contains("did you mean clock_nanosleep"), "{warning}");
+}
+
 #[test]
 fn a_process_that_is_stopped() {
     let running = start(Path::new("sleep"), &["1000"]);

@@ -18,6 +18,7 @@ use crate::inject::{self, Context, InjectError, InjectedRanges, Layout, ThreadPl
 use crate::maps;
 use crate::ptrace::{Exit, Tracee};
 use crate::remote::{self, Remote};
+use crate::select::UnknownRoutines;
 use crate::setup;
 use crate::shared::{SHARED_NAME, Shared};
 use crate::state::{self, ThreadState};
@@ -64,6 +65,8 @@ pub enum AttachError {
     DoesNotStop(i32, i32),
     #[error("process {0} keeps executing other programs")]
     Executes(i32),
+    #[error("process {0} has no routine called {1}")]
+    UnknownRoutines(i32, UnknownRoutines),
     #[error("no permission to trace process {0}")]
     NoPermission(i32),
     #[error("process {0} could not be taken over: {1}")]
@@ -86,6 +89,7 @@ impl AttachError {
             }
             Self::Stopped(process) => format!("`kill -CONT {process}` lets it go on"),
             Self::DoesNotStop(..) => "it waits for a device or for a child made by vfork: try again later".into(),
+            Self::UnknownRoutines(_, routines) => routines.hint(),
             Self::Seccomp(_) => "start the program under `trackway record` without the filter".into(),
             _ => return None,
         };

@@ -70,7 +70,7 @@ pub use drain::Counters;
 pub use error::Error;
 pub use follow::{ProcessTree, SinkFactory};
 pub use inject::InjectError;
-pub use select::Selection;
+pub use select::{Selection, UnknownRoutines};
 pub use session::Limits;
 pub use sink::Sink;
 
@@ -305,6 +305,9 @@ fn launch(options: &CaptureOptions) -> Result<OpenedTarget, Error> {
 
 fn find(options: &CaptureOptions, process: i32) -> Result<OpenedTarget, Error> {
     attach::check(process).map_err(Error::Attach)?;
+    if let Some(routines) = UnknownRoutines::in_process(&options.selection, process) {
+        return Err(Error::Attach(AttachError::UnknownRoutines(process, routines)));
+    }
     let pid = Pid::from_raw(process).ok_or(Error::Attach(AttachError::NoProcess(process)))?;
     let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
         .map_err(|_| Error::Attach(AttachError::NoProcess(process)))?;

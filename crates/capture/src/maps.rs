@@ -3,6 +3,8 @@
 use std::io;
 use std::ops::Range;
 
+use entity::Tsc;
+use trace::Module;
 use wire::CodeMapping;
 
 /// One line of `/proc/PID/maps`.
@@ -23,6 +25,17 @@ impl Mapping {
     /// Returns whether this is code of a file, or the vdso.
     pub fn is_module(&self) -> bool {
         self.executable && (self.path.starts_with('/') || self.path == "[vdso]")
+    }
+
+    /// Returns the module that was mapped at a time.
+    pub fn module(&self, tsc: Tsc) -> Module {
+        Module {
+            address: self.range.start,
+            length: self.range.end - self.range.start,
+            file_offset: self.file_offset,
+            path: self.path.clone(),
+            tsc,
+        }
     }
 
     fn parse(line: &str) -> Option<Self> {

@@ -15,6 +15,9 @@ use crate::older_calls::recorder_path;
 use crate::shared::Shared;
 
 mod probes;
+mod running;
+
+pub use running::UnknownRoutines;
 
 /// What to record; the default is everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -150,7 +153,7 @@ impl Selector {
     /// Begins a new image of the process, of which nothing is known yet.
     pub fn next_image(&mut self, shared: &Shared) {
         self.modules.clear();
-        self.executable = std::fs::read_link(format!("/proc/{}/exe", self.process)).unwrap_or_default();
+        self.executable = executable_of(self.process);
         self.publish(shared);
     }
 
@@ -163,9 +166,7 @@ impl Selector {
         if self.no_shared_libs && is_library && (self.callees || self.patterns.is_empty()) {
             selected_module.ranges.push(range.clone());
         }
-        if !self.patterns.is_empty() && (is_main || !self.no_shared_libs) {
-            self.select_functions(module, is_main, &mut selected_module);
-        }
+        self.select_functions(module, is_main, &mut selected_module);
         if self.allocations {
             selected_module.probes = self.probes_in(module, &range);
         }
@@ -197,6 +198,9 @@ impl Selector {
 
     /// Adds the selected functions of a module: the entries, the ranges, or both.
     fn select_functions(&mut self, module: &Module, is_main: bool, selected_module: &mut SelectedModule) {
+        if self.patterns.is_empty() || self.no_shared_libs && !is_main {
+            return;
+        }
         if self.callees || self.scopes {
             let each = self.functions_in(module, is_main, &selected_module.range, false);
             selected_module.entries = each.iter().map(|function| function.start).collect();
@@ -291,12 +295,20 @@ impl Selector {
     }
 
     fn no_such_routine(&self, pattern: &Pattern) -> String {
-        let files = self.seen.iter().filter_map(|path| Functions::of_file(&recorder_path(self.process, path)).ok());
-        let near = symbols::did_you_mean(pattern, files);
+        let near = self.similar_names(pattern);
         let near = if near.is_empty() { near } else { format!("; {near}") };
         let place = if self.no_shared_libs { "the executable has no" } else { "nothing that was mapped has a" };
         format!("{place} routine called {}, so nothing was recorded for it{near}", pattern.text())
     }
+
+    fn similar_names(&self, pattern: &Pattern) -> String {
+        let files = self.seen.iter().filter_map(|path| Functions::of_file(&recorder_path(self.process, path)).ok());
+        symbols::did_you_mean(pattern, files)
+    }
+}
+
+fn executable_of(process: i32) -> PathBuf {
+    std::fs::read_link(format!("/proc/{process}/exe")).unwrap_or_default()
 }
 
 /// Sorts ranges and joins those that touch or overlap.

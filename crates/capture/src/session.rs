@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use entity::{ThreadId, Tsc};
+use entity::ThreadId;
 use libc::user_regs_struct;
 use rustix::event::{PollFd, PollFlags};
 use wire::{
@@ -27,12 +27,12 @@ use crate::follow::{self, SpawnedProcess};
 use crate::host;
 use crate::image::Image;
 use crate::inject::{self, InjectError, InjectedRanges, ThreadPlacement};
-use crate::maps::{self, Mapping};
+use crate::maps;
 use crate::older_calls::StackFinder;
 use crate::ptrace::{self, Exit, Stop, Tracee};
 use crate::select::Selection;
 use crate::shared::{self, LivenessLock, Shared};
-use crate::sink::{Module, Sink};
+use crate::sink::Sink;
 use crate::task;
 use crate::thread_group::ThreadGroup;
 
@@ -424,7 +424,7 @@ impl<S: Sink> Session<'_, S> {
         let tsc = host::tsc();
         let mappings = maps::of_process(task::any(self.process)).unwrap_or_default();
         let modules = mappings.iter().filter(|mapping| mapping.is_module());
-        self.drain.start_image(modules.map(|mapping| as_module(mapping, tsc)));
+        self.drain.start_image(modules.map(|mapping| mapping.module(tsc)));
     }
 
     /// Handles a stop or the exit of the process.
@@ -630,16 +630,6 @@ impl<S: Sink> Session<'_, S> {
             .inspect_err(|_| slot.state.store(SLOT_FREE, Ordering::SeqCst))?;
         self.injected = Some(injected);
         Ok(())
-    }
-}
-
-fn as_module(mapping: &Mapping, tsc: Tsc) -> Module {
-    Module {
-        address: mapping.range.start,
-        length: mapping.range.end - mapping.range.start,
-        file_offset: mapping.file_offset,
-        path: mapping.path.clone(),
-        tsc,
     }
 }
 
