@@ -5,8 +5,8 @@
 //! a [`FlowGraph`] cuts them into nodes. Code that was never executed comes from the program's
 //! file, if that is still there: without it, a loop that was left in the middle would not be seen
 //! to go back. The edges are those that the code shows. Calls and system calls lead to the
-//! instruction behind them. Indirect jumps lead to where the execution has shown them to go:
-//! [`IndirectTargets`].
+//! instruction behind them. Indirect jumps, and calls that were left by an exception, lead to where
+//! the execution has shown them to go: [`IndirectTargets`].
 //!
 //! Some calls never return, those of `exit` for example, and compilers put any other code behind
 //! them. So a call behind which nothing was executed leads there only if nothing else does, or if
@@ -22,13 +22,13 @@ use trace::Block;
 
 use crate::loops::{Graph, LoopForest};
 
-/// Where the indirect jumps of an execution went: pairs of the address behind the jump and the
-/// target.
+/// Where the indirect jumps of an execution went, and exceptions that were thrown in calls: pairs
+/// of the address behind the jump or call and the target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndirectTargets(BTreeSet<(AppPc, AppPc)>);
 
 impl IndirectTargets {
-    /// Adds the target of a jump that ends at `end`.
+    /// Adds the target of a jump or call that ends at `end`.
     pub fn insert(&mut self, end: AppPc, target: AppPc) {
         self.0.insert((end, target));
     }
@@ -115,6 +115,12 @@ impl FlowGraph {
             graph.dominates(behind, node).then_some((node, behind))
         };
         (0u32..).zip(&self.nodes).filter_map(edge).collect()
+    }
+
+    /// Returns where the nodes begin to which no way from the function's entry is known.
+    pub(crate) fn unreached_code(&self, entry: AppPc) -> impl Iterator<Item = AppPc> {
+        let unreached = self.node_at(entry).into_iter().flat_map(|entry| self.graph.unreached_from(entry));
+        unreached.filter_map(|node| Some(self.span(node)?.start))
     }
 
     /// Returns the addresses of a node's first byte and of the byte behind it.
@@ -218,7 +224,7 @@ impl Code {
 
     fn successors(&self, span: &Range<AppPc>, targets: &IndirectTargets) -> Vec<AppPc> {
         match self.instructions.get(&span.start) {
-            Some(&(end, _)) if span.end == end && self.doubtful.contains_key(&end) => Vec::new(),
+            Some(&(end, _)) if span.end == end && self.doubtful.contains_key(&end) => targets.of(end).collect(),
             Some(&(end, transfer)) if span.end == end => successors(transfer, end, targets).collect(),
             _ => vec![span.end],
         }
@@ -281,7 +287,7 @@ fn successors(transfer: Transfer, end: AppPc, targets: &IndirectTargets) -> impl
         Transfer::Next | Transfer::Call { .. } | Transfer::IndirectCall | Transfer::Syscall => (None, true),
         Transfer::IndirectJump | Transfer::Return | Transfer::Trap => (None, false),
     };
-    let indirect = (transfer == Transfer::IndirectJump).then(|| targets.of(end));
+    let indirect = (transfer == Transfer::IndirectJump || is_call(transfer)).then(|| targets.of(end));
     direct.into_iter().chain(goes_on.then_some(end)).chain(indirect.into_iter().flatten())
 }
 

@@ -41,6 +41,8 @@ pub struct Tracker<'s> {
     /// By function: how many of the activations are of it.
     active: Vec<u32>,
     origin: StepOrigin,
+    /// The last call that was left by an exception: where it ends, and where its function went on.
+    landing: Option<(AppPc, AppPc)>,
 }
 
 /// A call that has not returned.
@@ -78,13 +80,19 @@ impl<'s> Tracker<'s> {
     #[must_use]
     pub fn new(scopes: &'s Scopes) -> Self {
         let active = vec![0; scopes.functions().len()];
-        Self { scopes, activations: VecDeque::new(), active, origin: StepOrigin::Unknown }
+        Self { scopes, activations: VecDeque::new(), active, origin: StepOrigin::Unknown, landing: None }
     }
 
     /// Returns the number of activations that have not ended.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.activations.len()
+    }
+
+    /// Returns the end of a call that was left by an exception since the last time, and where its
+    /// function went on.
+    pub(crate) fn take_landing(&mut self) -> Option<(AppPc, AppPc)> {
+        self.landing.take()
     }
 
     /// Follows a step. Calls `each` for what it enters and leaves.
@@ -214,9 +222,8 @@ impl<'s> Tracker<'s> {
         match found {
             Some(index) => {
                 self.end_down_to(index + 1, each);
-                if let Some(top) = self.activations.back_mut() {
-                    top.resume = None;
-                }
+                let resume = self.activations.back_mut().and_then(|top| top.resume.take());
+                self.landing = resume.filter(|&end| end != block.address).map(|end| (end, block.address));
             }
             // One activation is enough for code of no selected function.
             None if block.function.is_none() && self.activations.back().is_some_and(|top| top.function.is_none()) => {}

@@ -285,6 +285,16 @@ fn a_jump_out_of_inner_calls_ends_them() {
 }
 
 #[test]
+fn an_exception_that_a_loop_catches_does_not_leave_it() {
+    let program = Program {
+        // `f` calls `g` in a loop; `g` may end at a landing pad of `f`, which goes on with the loop.
+        blocks: vec![Next, Call(5), Branch(1), Return, Jump(2), Branch(7), Return, IndirectJump],
+        functions: vec![("f", 0, 4), ("g", 5, 7)],
+    };
+    program.check(&runs(&[0, 1, 5, 7, 4, 2, 1, 5, 6, 2, 1, 5, 7, 4, 2, 3]), "f( 0[ g( )g 0+ g( )g 0+ g( )g 3]0 )f");
+}
+
+#[test]
 fn a_tail_call_takes_the_place_of_its_caller() {
     let program = Program {
         blocks: vec![IndirectCall, Return, Jump(3), Return],
