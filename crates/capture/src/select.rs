@@ -291,7 +291,12 @@ impl Selector {
     }
 
     fn no_such_routine(&self, pattern: &Pattern) -> String {
-        let files = self.seen.iter().filter_map(|path| Functions::of_file(&recorder_path(self.process, path)).ok());
+        // Other modules have other functions at an address.
+        let is_asked = |path: &&String| {
+            pattern.address().is_none() || pattern.applies_to(path, Path::new(path) == self.executable)
+        };
+        let files = self.seen.iter().filter(is_asked);
+        let files = files.filter_map(|path| Functions::of_file(&recorder_path(self.process, path)).ok());
         let near = symbols::did_you_mean(pattern, files);
         let near = if near.is_empty() { near } else { format!("; {near}") };
         let place = if self.no_shared_libs { "the executable has no" } else { "nothing that was mapped has a" };

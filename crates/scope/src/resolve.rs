@@ -32,9 +32,17 @@ impl Resolver {
         found.into_values().collect()
     }
 
-    /// Returns the functions of the files that were read, for suggestions.
-    pub fn files(&self) -> impl Iterator<Item = &Functions> {
-        self.files.values().flatten()
+    /// Returns the functions of the files in which a pattern was searched, for suggestions: the
+    /// executable first, unless the pattern names a module.
+    pub fn files<'r>(&'r self, trace: &'r Trace, pattern: &'r Pattern) -> impl Iterator<Item = &'r Functions> {
+        let mut seen = BTreeSet::new();
+        let is_asked = |mapped: &&MappedModule| {
+            let path = &mapped.module.path;
+            // Other modules have other functions at an address.
+            pattern.address().is_none() || pattern.applies_to(path, path == executable(trace, mapped.image))
+        };
+        let paths = trace.modules().iter().filter(is_asked).map(|mapped| mapped.module.path.as_str());
+        paths.filter(move |&path| seen.insert(path)).filter_map(|path| self.files.get(path)?.as_ref())
     }
 
     fn functions_in(&mut self, mapped: &MappedModule, executable: &str, patterns: &[Pattern]) -> Vec<SelectedFunction> {
