@@ -56,15 +56,19 @@ const ROUTINES: [&str; 9] =
     ["nest", "recursive", "interpret", "leap", "thrown", "handle", "compare", "tail", "caller_of_tail"];
 
 fn check_counts(compiler: &[&str]) {
+    check_counts_of("scopes.c", include_str!("../programs/scopes.c"), &ROUTINES, compiler);
+}
+
+fn check_counts_of(name: &str, text: &str, routines: &[&str], compiler: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
-    let program = compile(directory.path(), "scopes.c", include_str!("../programs/scopes.c"), compiler);
+    let program = compile(directory.path(), name, text, compiler);
     let call = Call::new(&program);
     let expected = counted_by_program(&call.natively().stdout_text());
-    assert_eq!(expected.len(), ROUTINES.len());
+    assert_eq!(expected.len(), routines.len());
     let whole = call.recorded();
-    assert_eq!(counted_from_trace(&whole.path, &ROUTINES), expected, "{compiler:?}");
+    assert_eq!(counted_from_trace(&whole.path, routines), expected, "{compiler:?}");
     // The rest of the program is gaps now, and with callees it is not.
-    let options: Vec<&str> = ROUTINES.iter().flat_map(|routine| ["--routine", routine]).collect();
+    let options: Vec<&str> = routines.iter().flat_map(|routine| ["--routine", routine]).collect();
     for options in [options.clone(), [options, vec!["--callees"]].concat()] {
         let part = call.clone().options(&options).recorded();
         assert_eq!(counted_from_trace(&part.path, &[]), expected, "{compiler:?} {options:?}");
@@ -79,6 +83,16 @@ fn functions_and_loops_are_entered_as_often_as_a_program_counts() {
     check_counts(&[&["gcc", "-O2"], &keep[..]].concat());
     check_counts(&[&["gcc", "-O3", "-fno-peel-loops", "-fno-unswitch-loops"], &keep[..]].concat());
     check_counts(&["gcc", "-O2", "-static"]);
+}
+
+#[test]
+fn an_exception_that_a_loop_catches_does_not_leave_it() {
+    let text = include_str!("../programs/catching.cc");
+    for compiler in
+        [&["g++", "-O0"][..], &["g++", "-O1"], &["g++", "-O2", "-static"], &["g++", "-O2", "-fno-pie", "-no-pie"]]
+    {
+        check_counts_of("catching.cc", text, &["throwing", "catcher", "nested"], compiler);
+    }
 }
 
 // ------------------------------------------------------------------- loops of real programs

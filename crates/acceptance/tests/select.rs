@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use acceptance::listing::{self, Listing};
 use acceptance::source::compile;
-use acceptance::{Call, RecordedCall, process, tool};
+use acceptance::{Call, RecordedCall, process, source, tool, trackway};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use tempfile::TempDir;
 use trace::{Event, Item, Module, ThreadId, Trace};
@@ -494,6 +494,42 @@ fn routines_that_do_not_exist() {
     let (recorded, text) = complaint(&call(&["plain"]), &["--routine", "xyzzy_*", "--callees"]);
     assert!(text.contains("xyzzy_*") && !text.contains("did you mean"), "{text}");
     assert_eq!(total(&recorded), 0);
+}
+
+/// A program with the functions of `routines.c`, at fixed addresses, without its names.
+fn stripped(directory: &Path) -> (PathBuf, u64) {
+    let text = include_str!("../programs/routines.c");
+    let flags = ["gcc", "-O1", "-pthread", "-fno-stack-protector", "-fno-pie", "-no-pie"];
+    let executable = compile(directory, "stripped.c", text, &flags);
+    let chosen = functions(&executable).into_iter().find(|(name, _)| name == "chosen").unwrap().1;
+    source::succeed(Command::new(tool::required("strip")).arg(&executable));
+    (executable, chosen.start)
+}
+
+#[test]
+fn routines_of_a_stripped_program() {
+    let directory = tempfile::tempdir().unwrap();
+    let (executable, chosen) = stripped(directory.path());
+    let call = Call::new(executable).arg("plain");
+    let (recorded, text) = complaint(&call, &["--routine", &format!("{chosen:#x}")]);
+    assert!(text.is_empty() && total(&recorded) > 1000, "{text}");
+    let (recorded, text) = complaint(&call, &["--routine", "chosen"]);
+    assert!(text.contains("the executable is stripped") && text.lines().count() == 1, "{text}");
+    assert_eq!(total(&recorded), 0);
+    // No function of a library is near an address of the executable.
+    let (_, text) = complaint(&call, &["--routine", "0x400001"]);
+    assert!(text.contains("routine called 0x400001") && !text.contains("nearest"), "{text}");
+}
+
+#[test]
+fn one_of_two_routines_that_does_not_exist() {
+    let recorded = call(&["plain"]).recorded();
+    let mut command = Command::new(trackway());
+    command.args(["stat", "--routine", "chosen", "--routine", "chosne"]).arg(&recorded.path);
+    let output = process::run(&mut command);
+    let text = output.stderr_text();
+    assert!(text.contains("called chosne (did you mean chosen?)") && text.lines().count() == 1, "{text}");
+    assert!(output.stdout_text().contains(" chosen\n"));
 }
 
 #[test]

@@ -302,7 +302,12 @@ impl Selector {
     }
 
     fn similar_names(&self, pattern: &Pattern) -> String {
-        let files = self.seen.iter().filter_map(|path| Functions::of_file(&recorder_path(self.process, path)).ok());
+        // Other modules have other functions at an address.
+        let is_asked = |path: &&String| {
+            pattern.address().is_none() || pattern.applies_to(path, Path::new(path) == self.executable)
+        };
+        let files = self.seen.iter().filter(is_asked);
+        let files = files.filter_map(|path| Functions::of_file(&recorder_path(self.process, path)).ok());
         symbols::did_you_mean(pattern, files)
     }
 }

@@ -16,7 +16,14 @@ pub fn select(trace: &Trace, routines: &[String]) -> Result<Scopes, Failure> {
     let mut resolver = Resolver::default();
     let functions = resolver.functions(trace, &patterns);
     if functions.is_empty() && !patterns.is_empty() {
-        return Err(unknown(&patterns, &resolver));
+        let names: Vec<&str> = patterns.iter().map(Pattern::text).collect();
+        return Err(unknown(&names, trace, &patterns[0], &resolver));
+    }
+    // The recorder has warned of those that were recorded.
+    for pattern in patterns.iter().filter(|_| !routines.is_empty()) {
+        if resolver.functions(trace, std::slice::from_ref(pattern)).is_empty() {
+            eprintln!("{}", unknown(&[pattern.text()], trace, pattern, &resolver));
+        }
     }
     Ok(Scopes::of_trace(trace, functions))
 }
@@ -28,13 +35,12 @@ pub fn recorded_routines(trace: &Trace) -> impl Iterator<Item = &str> {
     values.filter(|(option, _)| *option == "--routine").map(|(_, routine)| routine.as_str())
 }
 
-fn unknown(patterns: &[Pattern], resolver: &Resolver) -> Failure {
-    let names: Vec<&str> = patterns.iter().map(Pattern::text).collect();
+/// Says that there is no function of these names. The first one is that of `pattern`.
+fn unknown(names: &[&str], trace: &Trace, pattern: &Pattern, resolver: &Resolver) -> Failure {
     let failure = Failure::new(format!("no module of the trace has a function called {}", names.join(" or ")));
-    let near = patterns.first().map(|pattern| symbols::did_you_mean(pattern, resolver.files().cloned()));
-    match near.filter(|near| !near.is_empty()) {
-        Some(near) => failure.hint(near),
-        None => failure.hint("the files of its modules may be gone, or have no symbols"),
+    match symbols::did_you_mean(pattern, resolver.files(trace, pattern).cloned()) {
+        near if near.is_empty() => failure.hint("the files of its modules may be gone, or have no symbols"),
+        near => failure.hint(near),
     }
 }
 

@@ -100,6 +100,12 @@ pub fn decoder(address: AppPc, bytes: &[u8]) -> Decoder<'_> {
     Decoder::with_ip(64, bytes, address.get(), DecoderOptions::NONE)
 }
 
+/// Whether an instruction does nothing, like those that compilers fill gaps with.
+#[must_use]
+pub fn is_nop(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == Mnemonic::Nop
+}
+
 /// The instructions of a block, as one pass over its bytes finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {

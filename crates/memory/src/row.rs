@@ -1,6 +1,10 @@
 //! Rows: short sequences of accesses and scope changes that a thread makes again and again, such as
 //! one iteration of a loop. The grammar of the order has rows as its terminals, which makes it
 //! smaller and faster than one of single accesses.
+//!
+//! A loop with many branches may have more different rows than memory has room for. So a table
+//! takes new rows up to a limit. Behind it, the actions of a new row are rows of their own, of which
+//! there are only as many as there are access points and scopes.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::ops::Range;
@@ -74,6 +78,9 @@ pub(crate) struct RowTable {
     written: usize,
 }
 
+/// Actions of all rows in a table at which it is full: 32 MiB.
+const ACTIONS_MAX: usize = 1 << 22;
+
 /// Hashes are only used within one process.
 const HASHER: FixedState = FixedState::with_seed(0);
 
@@ -94,18 +101,26 @@ impl RowTable {
         self.ends.len()
     }
 
-    /// Returns the number of a row, which is a new one if the row is new.
+    /// Calls `each` with the numbers of the rows that a row consists of: its own number, which is a
+    /// new one if the row is new, or one for each action if the table is full.
     #[inline]
-    pub(crate) fn number_of(&mut self, row: &[Action]) -> u32 {
-        let Self { actions, ends, numbers, .. } = self;
+    pub(crate) fn numbers_of(&mut self, row: &[Action], mut each: impl FnMut(u32)) {
         let hash = HASHER.hash_one(row);
-        let is_equal = |&number: &u32| {
-            Self::range(ends, number).and_then(|range| actions.get(range)).is_some_and(|other| other == row)
-        };
-        if let Some(&number) = numbers.find(hash, is_equal) {
-            return number;
+        match self.find(row, hash) {
+            Some(number) => each(number),
+            None if self.actions.len() < ACTIONS_MAX || row.len() <= 1 => each(self.add(row, hash)),
+            None => row.iter().for_each(|action| {
+                let single = std::slice::from_ref(action);
+                let hash = HASHER.hash_one(single);
+                each(self.find(single, hash).unwrap_or_else(|| self.add(single, hash)));
+            }),
         }
-        self.add(row, hash)
+    }
+
+    #[inline]
+    fn find(&self, row: &[Action], hash: u64) -> Option<u32> {
+        let is_equal = |&number: &u32| self.get(number).is_some_and(|other| other == row);
+        self.numbers.find(hash, is_equal).copied()
     }
 
     #[cold]
@@ -146,9 +161,37 @@ impl RowTable {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 mod tests {
     use super::*;
+
+    /// Returns the number of a row that is in the table or for which there is room.
+    fn number(table: &mut RowTable, row: &[Action]) -> u32 {
+        let mut numbers = Vec::new();
+        table.numbers_of(row, |number| numbers.push(number));
+        assert_eq!(numbers.len(), 1);
+        numbers[0]
+    }
+
+    #[test]
+    fn a_full_table_takes_single_actions_only() {
+        // Each row has 64 actions, which depend on the bits of its number.
+        let row = |number: u32| -> Vec<Action> {
+            (0..64).map(|at| Action::Access(PointId(2 * at + (number >> (at % 32) & 1)))).collect()
+        };
+        let mut table = RowTable::default();
+        let count = u32::try_from(ACTIONS_MAX / 64).unwrap();
+        (0..count).for_each(|at| assert_eq!(number(&mut table, &row(at)), at));
+        for at in count..2 * count {
+            let mut actions = Vec::new();
+            let mut numbers = Vec::new();
+            table.numbers_of(&row(at), |number| numbers.push(number));
+            numbers.iter().for_each(|&number| actions.extend_from_slice(table.get(number).unwrap()));
+            assert_eq!((numbers.len(), &actions), (64, &row(at)));
+        }
+        assert_eq!(number(&mut table, &row(7)), 7);
+        assert!(table.len() <= count as usize + 128 && table.actions.len() <= ACTIONS_MAX + 128);
+    }
 
     #[test]
     fn rows_come_back() {
@@ -161,8 +204,8 @@ mod tests {
             Action::ExitLoop(LoopIndex(5)),
         ];
         let (mut table, mut read) = (RowTable::default(), RowTable::default());
-        assert_eq!([table.number_of(&actions), table.number_of(&[]), table.number_of(&actions[..1])], [0, 1, 2]);
-        assert_eq!([table.number_of(&actions[..1]), table.number_of(&actions[1..])], [2, 3]);
+        let rows = [&actions[..], &[], &actions[..1], &actions[..1], &actions[1..]];
+        assert_eq!(rows.map(|row| number(&mut table, row)), [0, 1, 2, 2, 3]);
         let mut bytes = Vec::new();
         table.write_new(&mut bytes);
         read.read(&bytes).unwrap();

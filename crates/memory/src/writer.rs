@@ -3,7 +3,8 @@
 //! A [`MemoryTraceWriter`] gets what each thread does, in the merged order of threads. With
 //! [`MemoryCodec::Prsd`], every thread has a grammar of its own for the order of its rows, and a
 //! detector for each access point. Memory does not grow with the trace: a grammar that becomes too
-//! large is written and begun anew, and so are pieces.
+//! large is written and begun anew, and so are pieces. Of rows there is one table, whose size is
+//! limited.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -417,13 +418,14 @@ impl ThreadStream {
         let (mut start, mut grammars) = (0, Vec::new());
         for end in self.ends.drain(..) {
             for row in self.actions[start..end].chunks(ROW_MAX) {
-                grammars.extend(self.grammars.push(rows.number_of(row)));
+                rows.numbers_of(row, |number| grammars.extend(self.grammars.push(number)));
             }
             start = end;
         }
         // A row without an end so far stays, unless it is longer than a row can be.
         while self.actions.len() - start >= ROW_MAX {
-            grammars.extend(self.grammars.push(rows.number_of(&self.actions[start..start + ROW_MAX])));
+            let row = &self.actions[start..start + ROW_MAX];
+            rows.numbers_of(row, |number| grammars.extend(self.grammars.push(number)));
             start += ROW_MAX;
         }
         self.actions.drain(..start);

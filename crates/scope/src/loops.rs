@@ -100,6 +100,38 @@ impl Graph {
     fn is_entry(&self, node: u32) -> bool {
         self.nodes.get(node as usize).is_some_and(|node| node.is_entry)
     }
+
+    /// Returns the nodes to which control that begins at a node does not come.
+    pub(crate) fn unreached_from(&self, node: u32) -> impl Iterator<Item = u32> {
+        (0..).zip(self.reached(vec![node], None)).filter(|&(_, is_reached)| !is_reached).map(|(node, _)| node)
+    }
+
+    /// Returns whether control comes to `node` through `gate` only. It begins at the entries, and
+    /// at nodes to which no edge leads.
+    pub(crate) fn dominates(&self, gate: u32, node: u32) -> bool {
+        let targets = self.nodes.iter().flat_map(|node| &node.successors);
+        let mut has_predecessor = vec![false; self.nodes.len()];
+        targets.for_each(|&target| set(&mut has_predecessor, target, true));
+        let is_root = |&root: &u32| root != gate && (self.is_entry(root) || !at(&has_predecessor, root));
+        let roots = (0..self.node_count()).filter(is_root).collect();
+        !at(&self.reached(roots, Some(gate)), node)
+    }
+
+    /// Returns, for each node, whether control that begins at other ones can come there without
+    /// passing `gate`.
+    fn reached(&self, mut waiting: Vec<u32>, gate: Option<u32>) -> Vec<bool> {
+        let mut reached = vec![false; self.nodes.len()];
+        waiting.iter().for_each(|&root| set(&mut reached, root, true));
+        while let Some(node) = waiting.pop() {
+            for &successor in self.successors(node).iter().filter(|&&successor| Some(successor) != gate) {
+                if !at(&reached, successor) {
+                    set(&mut reached, successor, true);
+                    waiting.push(successor);
+                }
+            }
+        }
+        reached
+    }
 }
 
 impl LoopForest {

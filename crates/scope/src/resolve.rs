@@ -1,15 +1,16 @@
 //! From names to [`SelectedFunction`]s: the symbol tables of a trace's modules.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use entity::AppPc;
 use symbols::{Functions, Pattern};
-use trace::{MappedModule, Steps, Trace};
+use trace::{Item, MappedModule, Steps, Trace};
 
 use crate::flow::IndirectTargets;
 use crate::scopes::{CodeFile, Scopes, SelectedFunction};
+use crate::tracker::Tracker;
 
 /// The functions of a trace that patterns select, as far as the files of its modules can be read.
 #[derive(Debug, Default)]
@@ -31,9 +32,17 @@ impl Resolver {
         found.into_values().collect()
     }
 
-    /// Returns the functions of the files that were read, for suggestions.
-    pub fn files(&self) -> impl Iterator<Item = &Functions> {
-        self.files.values().flatten()
+    /// Returns the functions of the files in which a pattern was searched, for suggestions: the
+    /// executable first, unless the pattern names a module.
+    pub fn files<'r>(&'r self, trace: &'r Trace, pattern: &'r Pattern) -> impl Iterator<Item = &'r Functions> {
+        let mut seen = BTreeSet::new();
+        let is_asked = |mapped: &&MappedModule| {
+            let path = &mapped.module.path;
+            // Other modules have other functions at an address.
+            pattern.address().is_none() || pattern.applies_to(path, path == executable(trace, mapped.image))
+        };
+        let paths = trace.modules().iter().filter(is_asked).map(|mapped| mapped.module.path.as_str());
+        paths.filter(move |&path| seen.insert(path)).filter_map(|path| self.files.get(path)?.as_ref())
     }
 
     fn functions_in(&mut self, mapped: &MappedModule, executable: &str, patterns: &[Pattern]) -> Vec<SelectedFunction> {
@@ -75,18 +84,50 @@ fn executable(trace: &Trace, image: u32) -> &str {
 }
 
 impl Scopes {
-    /// Makes the scopes of functions of a trace. Reads the trace once, for the targets of indirect
-    /// jumps, unless no function has any.
+    /// Makes the scopes of functions of a trace. Reads the trace for the targets of indirect jumps,
+    /// unless no function has any, and for exceptions, if there is code that nothing else leads to.
     #[must_use]
     pub fn of_trace(trace: &Trace, functions: Vec<SelectedFunction>) -> Self {
-        let scopes = Self::new(functions, trace.blocks(), &IndirectTargets::default());
-        if !scopes.has_indirect_jumps() {
-            return scopes;
+        let mut scopes = Self::new(functions, trace.blocks(), &IndirectTargets::default());
+        let mut targets = IndirectTargets::default();
+        if scopes.has_indirect_jumps() {
+            targets = indirect_targets(trace, &scopes);
+            scopes = scopes.with_targets(trace, &targets);
         }
-        let targets = indirect_targets(trace, &scopes);
-        let functions = scopes.functions().cloned().collect();
-        Self::new(functions, trace.blocks(), &targets)
+        let unreached = scopes.unreached_code();
+        if !unreached.is_empty() {
+            targets.extend(landings(trace, &scopes, &unreached));
+            scopes = scopes.with_targets(trace, &targets);
+        }
+        scopes
     }
+
+    fn with_targets(self, trace: &Trace, targets: &IndirectTargets) -> Self {
+        let functions = self.functions().cloned().collect();
+        Self::new(functions, trace.blocks(), targets)
+    }
+}
+
+/// Collects where functions went on, in `code`, when exceptions had left a call.
+fn landings(trace: &Trace, scopes: &Scopes, code: &BTreeSet<AppPc>) -> IndirectTargets {
+    let mut landings = IndirectTargets::default();
+    for thread in trace.threads() {
+        let Ok(mut steps) = trace.steps(thread.info.thread) else { continue };
+        let mut tracker = Tracker::new(scopes);
+        // What is damaged is reported by whoever reads the trace for its steps.
+        while let Ok(Some(batch)) = steps.next_batch() {
+            for item in batch.items() {
+                match item {
+                    Item::Step(step) => tracker.step(&step, trace.blocks(), |_| {}),
+                    Item::Event(event) => tracker.event(&event, |_| {}),
+                }
+                if let Some((end, target)) = tracker.take_landing().filter(|(_, target)| code.contains(target)) {
+                    landings.insert(end, target);
+                }
+            }
+        }
+    }
+    landings
 }
 
 /// Collects where the indirect jumps of selected functions went.

@@ -1,6 +1,7 @@
 //! The selected functions of a trace: where a block belongs, and which nodes it passes through.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -183,6 +184,11 @@ impl Scopes {
     /// Returns whether a selected function has an indirect jump.
     pub(crate) fn has_indirect_jumps(&self) -> bool {
         self.blocks.iter().any(BlockScope::has_indirect_jump)
+    }
+
+    /// Returns the code of selected functions to which no way from their entries is known.
+    pub(crate) fn unreached_code(&self) -> BTreeSet<AppPc> {
+        self.functions.iter().flat_map(|(function, flow)| flow.unreached_code(function.entry)).collect()
     }
 
     /// Returns the end of a block of a selected function that ends in an indirect jump.

@@ -7,6 +7,8 @@
 //! where the thread is: where a call returns to, at the entry of a function, or inside of one.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+use std::collections::VecDeque;
+
 use entity::AppPc;
 use isa::Transfer;
 use trace::{Blocks, Event, Step};
@@ -35,8 +37,12 @@ pub enum ScopeEvent {
 #[derive(Clone, Debug)]
 pub struct Tracker<'s> {
     scopes: &'s Scopes,
-    activations: Vec<Activation>,
+    activations: VecDeque<Activation>,
+    /// By function: how many of the activations are of it.
+    active: Vec<u32>,
     origin: StepOrigin,
+    /// The last call that was left by an exception: where it ends, and where its function went on.
+    landing: Option<(AppPc, AppPc)>,
 }
 
 /// A call that has not returned.
@@ -65,14 +71,16 @@ enum StepOrigin {
     Unknown,
 }
 
-/// Activations that are kept at most; the outermost ones are given up.
-const ACTIVATIONS_MAX: usize = 1 << 16;
+/// Activations that are kept at most; the outermost ones are given up. A stack of eight megabytes,
+/// which is the default, has no room for more return addresses.
+const ACTIVATIONS_MAX: usize = 1 << 20;
 
 impl<'s> Tracker<'s> {
     /// Begins to follow a thread of which nothing is known.
     #[must_use]
     pub fn new(scopes: &'s Scopes) -> Self {
-        Self { scopes, activations: Vec::new(), origin: StepOrigin::Unknown }
+        let active = vec![0; scopes.functions().len()];
+        Self { scopes, activations: VecDeque::new(), active, origin: StepOrigin::Unknown, landing: None }
     }
 
     /// Returns the number of activations that have not ended.
@@ -81,11 +89,17 @@ impl<'s> Tracker<'s> {
         self.activations.len()
     }
 
+    /// Returns the end of a call that was left by an exception since the last time, and where its
+    /// function went on.
+    pub(crate) fn take_landing(&mut self) -> Option<(AppPc, AppPc)> {
+        self.landing.take()
+    }
+
     /// Follows a step. Calls `each` for what it enters and leaves.
     #[inline]
     pub fn step(&mut self, step: &Step, blocks: &Blocks, mut each: impl FnMut(ScopeEvent)) {
         let Some(block) = self.scopes.block(step.block()) else { return };
-        let top = self.activations.last().map(|top| top.function);
+        let top = self.activations.back().map(|top| top.function);
         if self.origin != StepOrigin::Jump || top != Some(block.function) {
             self.enter_block(block, &mut each);
         }
@@ -108,7 +122,7 @@ impl<'s> Tracker<'s> {
             Event::Gap { .. } | Event::Lost => self.origin = StepOrigin::Unknown,
             Event::Signal { pc, handler, .. } if handler.is_none() || handler == pc => {}
             Event::Signal { pc, .. } => {
-                if let Some(top) = self.activations.last_mut() {
+                if let Some(top) = self.activations.back_mut() {
                     top.resume = Some(pc);
                 }
                 self.push(Activation { is_handler: true, ..Activation::default() });
@@ -130,7 +144,7 @@ impl<'s> Tracker<'s> {
         match block.transfer {
             Transfer::Call { target } if target == block.end => {}
             Transfer::Call { .. } | Transfer::IndirectCall => {
-                if let Some(top) = self.activations.last_mut() {
+                if let Some(top) = self.activations.back_mut() {
                     top.resume = Some(block.end);
                 }
                 self.push(Activation::default());
@@ -139,7 +153,7 @@ impl<'s> Tracker<'s> {
             Transfer::Return => {
                 // The handler of a signal ends with the return of its activation to the code that
                 // calls rt_sigreturn.
-                if !self.activations.last().is_some_and(|top| top.is_handler) {
+                if !self.activations.back().is_some_and(|top| top.is_handler) {
                     self.end_down_to(self.activations.len().saturating_sub(1), each);
                 }
                 self.origin = StepOrigin::Return;
@@ -149,10 +163,12 @@ impl<'s> Tracker<'s> {
     }
 
     fn push(&mut self, activation: Activation) {
-        if self.activations.len() == ACTIVATIONS_MAX {
-            self.activations.remove(0);
+        if self.activations.len() == ACTIVATIONS_MAX
+            && let Some(outermost) = self.activations.pop_front()
+        {
+            self.count_end(outermost.function);
         }
-        self.activations.push(activation);
+        self.activations.push_back(activation);
     }
 
     /// Finds the activation that the thread is in when it arrives at a block.
@@ -176,13 +192,13 @@ impl<'s> Tracker<'s> {
 
     /// Whether a jump has left the function for another one, as a tail call does.
     fn is_tail_call(&self, block: &BlockScope) -> bool {
-        let is_other = self.activations.last().is_some_and(|top| top.function != block.function);
+        let is_other = self.activations.back().is_some_and(|top| top.function != block.function);
         is_other && (block.is_entry || block.function.is_none())
     }
 
     /// Whether the innermost activation is the one that a return leads to.
     fn returned(&mut self, block: &BlockScope) -> bool {
-        let Some(top) = self.activations.last_mut() else { return false };
+        let Some(top) = self.activations.back_mut() else { return false };
         let is_there = top.function == block.function && top.resume.is_none_or(|resume| resume == block.address);
         if is_there {
             top.resume = None;
@@ -196,19 +212,21 @@ impl<'s> Tracker<'s> {
             |activation: &Activation| activation.resume == Some(block.address) && activation.function == block.function;
         let is_of_function =
             |activation: &Activation| block.function.is_some() && activation.function == block.function;
-        let found = self.activations.iter().rposition(continues).or_else(|| {
+        // Nothing goes on at a function's entry.
+        let found = if block.is_entry {
+            None
+        } else {
             let inside = || self.activations.iter().rposition(is_of_function);
-            if block.is_entry { None } else { inside() }
-        });
+            self.activations.iter().rposition(continues).or_else(inside)
+        };
         match found {
             Some(index) => {
                 self.end_down_to(index + 1, each);
-                if let Some(top) = self.activations.last_mut() {
-                    top.resume = None;
-                }
+                let resume = self.activations.back_mut().and_then(|top| top.resume.take());
+                self.landing = resume.filter(|&end| end != block.address).map(|end| (end, block.address));
             }
             // One activation is enough for code of no selected function.
-            None if block.function.is_none() && self.activations.last().is_some_and(|top| top.function.is_none()) => {}
+            None if block.function.is_none() && self.activations.back().is_some_and(|top| top.function.is_none()) => {}
             None => {
                 self.push(Activation::default());
                 self.begin(block, each);
@@ -219,13 +237,14 @@ impl<'s> Tracker<'s> {
     /// Makes the innermost activation one of the function that a block belongs to.
     fn begin(&mut self, block: &BlockScope, each: &mut impl FnMut(ScopeEvent)) {
         if self.activations.is_empty() {
-            self.activations.push(Activation::default());
+            self.activations.push_back(Activation::default());
         }
-        let is_same = |activation: &&Activation| activation.function == block.function;
-        let outer = self.activations.len() - 1;
-        let recursion = self.activations.iter().take(outer).filter(is_same).count();
-        let recursion = u32::try_from(recursion).unwrap_or(u32::MAX);
-        if let Some(top) = self.activations.last_mut() {
+        let active = block.function.and_then(|FunctionId(id)| self.active.get_mut(id as usize));
+        let recursion = active.map_or(0, |active| {
+            *active += 1;
+            *active - 1
+        });
+        if let Some(top) = self.activations.back_mut() {
             top.function = block.function;
             top.recursion = recursion;
         }
@@ -238,7 +257,7 @@ impl<'s> Tracker<'s> {
     fn end_down_to(&mut self, count: usize, each: &mut impl FnMut(ScopeEvent)) {
         while self.activations.len() > count {
             self.end_scopes(self.activations.len() - 1, each);
-            self.activations.pop();
+            self.activations.pop_back();
         }
     }
 
@@ -250,6 +269,14 @@ impl<'s> Tracker<'s> {
             each(ScopeEvent::ExitLoop { function, index, trips });
         }
         each(ScopeEvent::Exit { function, recursion: activation.recursion });
+        self.count_end(Some(function));
+    }
+
+    /// Notes that an activation has ended.
+    fn count_end(&mut self, function: Option<FunctionId>) {
+        if let Some(active) = function.and_then(|FunctionId(id)| self.active.get_mut(id as usize)) {
+            *active = active.saturating_sub(1);
+        }
     }
 
     /// A signal's handler has returned.
@@ -257,8 +284,8 @@ impl<'s> Tracker<'s> {
         if let Some(handler) = self.activations.iter().rposition(|activation| activation.is_handler) {
             self.end_down_to(handler, each);
         }
-        let is_there = self.activations.last().is_some_and(|top| top.resume == Some(pc));
-        if let Some(top) = self.activations.last_mut().filter(|_| is_there) {
+        let is_there = self.activations.back().is_some_and(|top| top.resume == Some(pc));
+        if let Some(top) = self.activations.back_mut().filter(|_| is_there) {
             top.resume = None;
         }
         self.origin = if is_there { StepOrigin::Jump } else { StepOrigin::Unknown };
@@ -268,7 +295,7 @@ impl<'s> Tracker<'s> {
     #[inline]
     fn visit(&mut self, block: &BlockScope, step: &Step, blocks: &Blocks, each: &mut impl FnMut(ScopeEvent)) {
         let scopes = self.scopes;
-        let (Some(function), Some(top)) = (block.function, self.activations.last_mut()) else { return };
+        let (Some(function), Some(top)) = (block.function, self.activations.back_mut()) else { return };
         let Some(flow) = scopes.flow(function) else { return };
         for &node in scopes.nodes_of(block, step, blocks) {
             let innermost = flow.forest.innermost(node);

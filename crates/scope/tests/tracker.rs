@@ -128,9 +128,8 @@ impl Program {
         words
     }
 
-    /// The scopes of an execution, as text: `f(` and `)f` for functions, with `'` for each
-    /// activation around it; `1[`, `1+` and `3]1` for loop 1, with the number of trips.
-    fn check(&self, execution: &[Do], expected: &str) {
+    /// What a tracker reports of an execution.
+    fn events(&self, execution: &[Do]) -> Vec<ScopeEvent> {
         let trace = self.trace(execution);
         let pc = |block: u64| AppPc::new(address(block));
         let functions = self.functions.iter().map(|&(name, first, last)| SelectedFunction {
@@ -149,9 +148,15 @@ impl Program {
             }
         }
         tracker.end_all(&mut |event| events.push(event));
+        events
+    }
+
+    /// The scopes of an execution, as text: `f(` and `)f` for functions, with `'` for each
+    /// activation around it; `1[`, `1+` and `3]1` for loop 1, with the number of trips.
+    fn check(&self, execution: &[Do], expected: &str) {
         let name = |FunctionId(id)| self.functions[id as usize].0;
         let mut text = String::new();
-        for event in events {
+        for event in self.events(execution) {
             let quotes = |count: u32| "'".repeat(count as usize);
             match event {
                 ScopeEvent::Enter { function, recursion } => write!(text, "{}{}( ", name(function), quotes(recursion)),
@@ -226,6 +231,22 @@ fn activations_are_told_apart() {
     recursion().check(&runs(&[0, 1, 0, 1, 0, 3, 2, 3, 2, 3]), "f( f'( f''( )f'' )f' )f");
 }
 
+/// The calls of a default stack, which has eight megabytes, are all remembered, and each takes
+/// constant time.
+#[test]
+fn recursion_may_be_deep() {
+    const DEPTH: usize = 500_000;
+    let execution = [[0, 1].repeat(DEPTH), vec![0, 3], [2, 3].repeat(DEPTH)].concat();
+    let events = recursion().events(&runs(&execution));
+    let recursions = events.iter().filter_map(|event| match *event {
+        ScopeEvent::Enter { recursion, .. } => Some(recursion as usize),
+        _ => None,
+    });
+    assert!(recursions.eq(0..=DEPTH));
+    let exits = events.iter().filter(|event| matches!(event, ScopeEvent::Exit { .. })).count();
+    assert_eq!(exits, DEPTH + 1);
+}
+
 #[test]
 fn a_jump_table_belongs_to_its_loop() {
     let program = Program {
@@ -261,6 +282,16 @@ fn a_jump_out_of_inner_calls_ends_them() {
         functions: vec![("f", 0, 3), ("g", 4, 5), ("h", 6, 6)],
     };
     program.check(&runs(&[0, 1, 4, 6, 2, 1, 4, 6, 2, 3]), "f( 0[ g( h( )h )g 0+ g( h( )h )g 2]0 )f");
+}
+
+#[test]
+fn an_exception_that_a_loop_catches_does_not_leave_it() {
+    let program = Program {
+        // `f` calls `g` in a loop; `g` may end at a landing pad of `f`, which goes on with the loop.
+        blocks: vec![Next, Call(5), Branch(1), Return, Jump(2), Branch(7), Return, IndirectJump],
+        functions: vec![("f", 0, 4), ("g", 5, 7)],
+    };
+    program.check(&runs(&[0, 1, 5, 7, 4, 2, 1, 5, 6, 2, 1, 5, 7, 4, 2, 3]), "f( 0[ g( )g 0+ g( )g 0+ g( )g 3]0 )f");
 }
 
 #[test]

@@ -113,6 +113,11 @@ impl Pattern {
         Self { text: text.to_owned(), module: module.map(Glob::new), target }
     }
 
+    /// Returns whether the pattern names a module.
+    pub(crate) fn has_module(&self) -> bool {
+        self.module.is_some()
+    }
+
     /// Returns the pattern as it was written.
     #[must_use]
     pub fn text(&self) -> &str {

@@ -7,22 +7,32 @@ use crate::pattern::Pattern;
 const NEAR_MAX: usize = 3;
 
 /// Returns the question whether one of the most similar names was meant; empty if there are none.
-/// For an address that is in no function, it is a statement about the function before it. The first
-/// file that has one counts, so the executable has to be the first file.
+/// For an address that is in no function, it is a statement about the function before it.
+///
+/// `files` are those in which the function was looked for. The executable is the first one, unless
+/// the pattern names a module.
 #[must_use]
 pub fn did_you_mean(pattern: &Pattern, mut files: impl Iterator<Item = Functions>) -> String {
     if let Some(address) = pattern.address() {
         return files.find_map(|functions| functions.before(address).map(before)).unwrap_or_default();
     }
     let mut found: Vec<(usize, String)> = Vec::new();
-    for functions in files {
+    let mut nameless = None;
+    for (number, functions) in files.enumerate() {
+        if number == 0 && functions.list.iter().all(|function| function.symbol.is_empty()) {
+            nameless = functions.list.first().map(|function| function.start);
+        }
         let names = functions.list.iter().filter(|function| !function.symbol.is_empty()).map(Function::name);
         found.extend(names.filter_map(|name| Some((pattern.distance(&name)?, name))));
     }
     found.sort_unstable();
     found.dedup();
     let near: Vec<String> = found.into_iter().take(NEAR_MAX).map(|(_, name)| name).collect();
-    if near.is_empty() { String::new() } else { format!("did you mean {}?", listed(&near, "or")) }
+    match nameless.filter(|_| !pattern.has_module()) {
+        _ if !near.is_empty() => format!("did you mean {}?", listed(&near, "or")),
+        Some(start) => format!("the executable is stripped: its functions are known by address, such as {start:#x}"),
+        None => String::new(),
+    }
 }
 
 fn before(function: &Function) -> String {
@@ -69,10 +79,14 @@ mod tests {
         Function { start, end: start + 8, symbol: symbol.into(), source: None, part_of: None }
     }
 
+    fn ask_for(list: Vec<Function>, text: &str) -> String {
+        did_you_mean(&Pattern::new(text), std::iter::once(Functions::of_list(list)))
+    }
+
     fn ask(text: &str) -> String {
         let list =
             vec![function(0x10, "parse_a"), function(0x20, "parse_b"), function(0x30, "print"), function(0x40, "")];
-        did_you_mean(&Pattern::new(text), std::iter::once(Functions::of_list(list)))
+        ask_for(list, text)
     }
 
     #[test]
@@ -82,6 +96,13 @@ mod tests {
         assert_eq!(ask("lib.so:prind"), "did you mean print?");
         assert_eq!(ask("something_else"), "");
         assert_eq!(ask("sub_4"), "");
+    }
+
+    #[test]
+    fn an_executable_without_names() {
+        let ask = |text: &str| ask_for(vec![function(0x40_1136, ""), function(0x40_1200, "")], text);
+        let sentence = "the executable is stripped: its functions are known by address, such as 0x401136";
+        assert_eq!([ask("print"), ask("lib.so:print")], [sentence, ""]);
     }
 
     #[test]
