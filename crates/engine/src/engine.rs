@@ -28,7 +28,8 @@ use crate::translate::Order;
 pub static ENGINE: Mutex<Engine> = Mutex::new(Engine::new());
 
 pub struct Engine {
-    pub(crate) control: u64,
+    /// The control page; `None` before [`Self::set_up`].
+    control: Option<&'static Control>,
     pub(crate) table: IndirectTable,
     /// The address in every empty slot of the indirect-branch tables.
     pub(crate) missing: u64,
@@ -55,7 +56,7 @@ pub struct Engine {
 impl Engine {
     pub(crate) const fn new() -> Self {
         Self {
-            control: 0,
+            control: None,
             table: IndirectTable { address: 0, by_pext: false },
             missing: 0,
             selection: Selection::new(),
@@ -74,14 +75,17 @@ impl Engine {
         }
     }
 
-    /// Sets the addresses of the shared memory and of the indirect-branch tables. `missing` is the
-    /// entry of the dispatcher for targets that the tables do not have.
-    pub fn set_up(&mut self, control: u64, table: IndirectTable, missing: u64) {
-        self.control = control;
+    /// Sets the control page, at the start of the shared memory, and the indirect-branch tables.
+    /// `missing` is the entry of the dispatcher for targets that the tables do not have.
+    ///
+    /// # Safety
+    /// At the address of `table` there are [`wire::TABLE_COUNT`] tables of [`wire::TABLE_BYTES`]
+    /// bytes, for this engine only, that stay mapped.
+    pub unsafe fn set_up(&mut self, control: &'static Control, table: IndirectTable, missing: u64) {
+        self.control = Some(control);
         self.table = table;
         self.missing = missing;
         self.has_avx512 = has_avx512();
-        let control = self.control();
         self.paths.set_base(PathId::new(control.next_path.load(Ordering::Relaxed) + 1));
         self.reclaimer.set_up(control);
         self.selection.set_up(control);
@@ -95,8 +99,8 @@ impl Engine {
     }
 
     pub(crate) fn control(&self) -> &'static Control {
-        // SAFETY: the shared mapping stays as long as the process.
-        unsafe { &*(self.control as *const Control) }
+        let Some(control) = self.control else { panic!("the engine is not set up") };
+        control
     }
 
     /// Notes that there is more than one thread. Fragments with locked instructions are dropped, to

@@ -149,7 +149,23 @@ pub fn on_panic() -> ! {
         Interruption::Nothing | Interruption::Entry => {}
     }
     // SAFETY: what held the lock in this thread does not continue.
-    unsafe { crate::engine::ENGINE.break_open() };
+    unsafe { release_own_lock(tcb) };
     while !detach(tcb, Failure::Defect) {}
     crate::dispatch::enter_native()
+}
+
+/// Releases the engine's lock if the calling thread holds it.
+///
+/// # Safety
+/// What held the lock in this thread does not continue.
+unsafe fn release_own_lock(tcb: &Tcb) {
+    /// So many bytes above the current position belong to no stack of another thread.
+    const ABOVE: u64 = 64 << 10;
+    let on_stack = 0u8;
+    let here = &raw const on_stack as u64;
+    // The first thread starts on the injector's stack.
+    for stacks in [tcb.mapping..tcb.mapping + tcb.mapping_length, here..here + ABOVE] {
+        // SAFETY: the caller's promise; the ranges have stacks of this thread only.
+        unsafe { crate::engine::ENGINE.release_for_dead(stacks) };
+    }
 }

@@ -304,6 +304,7 @@ mod tests {
         pending.put(10, &first);
         assert_eq!((pending.bits(), pending.take(10)), (0, None));
     }
+
     fn pending_in_kernel() -> u64 {
         let mut pending = 0u64;
         // SAFETY: the kernel writes the set.

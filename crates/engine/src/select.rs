@@ -264,7 +264,8 @@ pub fn start(tcb: &mut Tcb, engine: &Engine) {
     restart_words(tcb);
 }
 
-fn restart_words(tcb: &mut Tcb) {
+/// Begins the words that the profile and skipping have not seen at the cursor.
+pub fn restart_words(tcb: &mut Tcb) {
     tcb.selection.profile_start = tcb.cursor;
     tcb.selection.uncounted_start = tcb.cursor;
 }

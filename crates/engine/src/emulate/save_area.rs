@@ -69,7 +69,7 @@ fn bytes_of_area(tcb: &Tcb, area: SaveArea, address: u64) -> usize {
         SaveArea::OldSave | SaveArea::OldRestore => 512,
         SaveArea::Save => area_bytes(requested, false),
         SaveArea::SaveCompact => area_bytes(requested, true),
-        SaveArea::Restore => match memory::read::<u64>(address + COMPACT) {
+        SaveArea::Restore => match memory::read::<u64>(address.wrapping_add(COMPACT)) {
             Some(components) if components >> 63 != 0 => area_bytes(components, true),
             _ => area_bytes(requested, false),
         },
@@ -88,9 +88,12 @@ pub(super) fn save_or_restore(tcb: &mut Tcb, instruction: &Instruction, area: Sa
     // SAFETY: the size is not zero.
     let buffer = unsafe { alloc(layout) };
     if buffer.is_null() {
-        return;
+        // The thread is about to detach (`memory::is_exhausted`): the access is not recorded.
+        // SAFETY: the application's own instruction, on its own area.
+        return unsafe { transfer_state(tcb, instruction, address as *mut u8) };
     }
-    // SAFETY: the buffer is ours and large enough; the application's own accesses at `address`.
+    // SAFETY: the buffer is ours, aligned and large enough; the application's own accesses at
+    // `address`. The copy initialises what `record` reads.
     unsafe {
         let whole = |copied: u64| copied == bytes as u64;
         let aligned = address.is_multiple_of(if bytes == 512 { 16 } else { 64 });
@@ -111,8 +114,8 @@ pub(super) fn save_or_restore(tcb: &mut Tcb, instruction: &Instruction, area: Sa
 /// in the saved state.
 ///
 /// # Safety
-/// `area` must be large enough, aligned and, for xrstor, hold what the application wants to
-/// restore.
+/// `area` is the application's own, or memory of the engine that is large enough, aligned and, for
+/// xrstor, a copy of what the application wants to restore.
 unsafe fn transfer_state(tcb: &mut Tcb, instruction: &Instruction, area: *mut u8) {
     let [low, high] = [RAX, RDX].map(|at| tcb.registers.general[at] as u32);
     macro_rules! transfer {

@@ -255,7 +255,9 @@ pub fn has_descriptor() -> bool {
 pub fn complete_sigpending(tcb: &Tcb, set: u64) -> bool {
     let signals = tcb.signals();
     let ours = (signals.pending.load(Ordering::SeqCst) | process_pending(signals)) & signals.mask.get();
-    ours == 0 || memory::read::<u64>(set).is_some_and(|kernel| memory::write(set, &(kernel | ours)))
+    // SAFETY: the application's system call writes there.
+    let add = |kernel: u64| unsafe { memory::write(set, &(kernel | ours)) };
+    ours == 0 || memory::read::<u64>(set).is_some_and(add)
 }
 
 /// Answers the application's rt_sigtimedwait with a signal that is pending here; `None` if there is
@@ -276,11 +278,9 @@ pub fn try_sigtimedwait(tcb: &Tcb, set: u64, info_address: u64) -> Option<i64> {
         } else {
             continue;
         };
-        return Some(if info_address != 0 && !memory::write(info_address, &info) {
-            sys::EFAULT
-        } else {
-            signal as i64
-        });
+        // SAFETY: the application's system call writes there.
+        let is_written = info_address == 0 || unsafe { memory::write(info_address, &info) };
+        return Some(if is_written { signal as i64 } else { sys::EFAULT });
     }
     None
 }

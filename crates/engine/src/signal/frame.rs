@@ -156,7 +156,9 @@ pub fn sigaltstack(tcb: &mut Tcb, new: u64, old: u64) -> i64 {
     if on_it {
         before.flags |= SS_ONSTACK;
     }
-    if old != 0 && !memory::write(old, &before) { sys::EFAULT } else { 0 }
+    // SAFETY: the application's system call writes there.
+    let is_written = old == 0 || unsafe { memory::write(old, &before) };
+    if is_written { 0 } else { sys::EFAULT }
 }
 
 /// Whether `rsp` is on the alternate stack.

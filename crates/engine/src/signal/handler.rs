@@ -96,17 +96,18 @@ unsafe extern "C" fn trackway_plain_restorer() {
 ///
 /// # Safety
 /// The context is in the kernel's frame of this handler, behind the address that it returns to.
-unsafe fn use_plain_restorer(context: &mut Context) {
+unsafe fn use_plain_restorer(context: *mut Context) {
     // SAFETY: the caller's promise.
-    unsafe { *core::ptr::from_mut(context).cast::<u64>().sub(1) = trackway_plain_restorer as *const () as u64 };
+    unsafe { *context.cast::<u64>().sub(1) = trackway_plain_restorer as *const () as u64 };
 }
 
 pub(super) unsafe extern "C" fn on_kernel_signal(signal: i32, info: *mut Info, context: *mut Context) {
+    let frame_context = context;
     // SAFETY: the kernel made both, and nothing else uses them until this function returns.
     let (info, context) = unsafe { (&*info, &mut *context) };
     let Some(state) = gs::state_of(&context.stack, core::ptr::from_ref(context) as u64) else {
         // SAFETY: the kernel's frame of this handler.
-        unsafe { use_plain_restorer(context) };
+        unsafe { use_plain_restorer(frame_context) };
         return on_stateless_signal(signal as usize, info, context);
     };
     // SAFETY: the thread's state. Only `Signals` is referred to, which is always shared.
@@ -133,7 +134,7 @@ pub(super) unsafe extern "C" fn on_kernel_signal(signal: i32, info: *mut Info, c
             redirect_to_safe_point(context);
         }
         // SAFETY: the kernel's frame of this handler.
-        unsafe { use_plain_restorer(context) };
+        unsafe { use_plain_restorer(frame_context) };
     }
     // SAFETY: as above.
     unsafe { gs::leave_handler(state, signals.native.get(), before) };
