@@ -238,10 +238,10 @@ impl Shared {
     }
 
     /// Returns the first `count` words of a segment, to be read in place.
-    pub fn segment(&self, slot: usize, segment: usize, count: usize) -> Segment<'_> {
+    pub fn segment(&self, slot: usize, segment: usize, count: usize) -> RingSegment<'_> {
         assert!(slot < wire::SLOT_COUNT && segment < wire::SEGMENT_COUNT && count <= SEGMENT_WORDS);
         let words = self.memory.as_mut_ptr().wrapping_add(wire::segment_offset(slot, segment)).cast();
-        Segment { words, count, _shared: PhantomData }
+        RingSegment { words, count, _shared: PhantomData }
     }
 
     /// Appends to `into` the `length` bytes of the code ring from position `from` on, which wraps
@@ -337,13 +337,13 @@ impl Shared {
 /// Words of a segment in place. The protocol leaves them to the recorder, but a damaged target may
 /// still write to them. So each word is copied before the recorder examines it, and none is read
 /// twice.
-pub struct Segment<'a> {
+pub struct RingSegment<'a> {
     words: *mut u32,
     count: usize,
     _shared: PhantomData<&'a Shared>,
 }
 
-impl Segment<'_> {
+impl RingSegment<'_> {
     /// Zeroes all words.
     pub fn clear(self) {
         // SAFETY: in bounds as asserted in `Shared::segment`, and aligned.
@@ -351,7 +351,7 @@ impl Segment<'_> {
     }
 }
 
-impl SegmentWords for Segment<'_> {
+impl SegmentWords for RingSegment<'_> {
     #[inline(always)]
     fn word(&self, at: usize) -> Option<u32> {
         // SAFETY: in bounds as asserted in `Shared::segment` and checked here, and aligned.

@@ -46,11 +46,11 @@ extern "C" fn remember_sigpipe() {
 static REMEMBER_SIGPIPE: extern "C" fn() = remember_sigpipe;
 
 /// The recorder's signal settings. Restores the caller's when dropped.
-pub struct Signals {
+pub struct SignalSettings {
     saved: Vec<(c_int, sigaction)>,
 }
 
-impl Signals {
+impl SignalSettings {
     pub fn install() -> Self {
         TARGET.store(-1, Ordering::SeqCst);
         EARLY.store(0, Ordering::SeqCst);
@@ -112,7 +112,7 @@ impl Signals {
     }
 }
 
-impl Drop for Signals {
+impl Drop for SignalSettings {
     fn drop(&mut self) {
         self.forget_target();
         restore(&self.saved);

@@ -441,7 +441,7 @@ mod tests {
     proptest! {
         /// Against a set of all addresses, on a small scale.
         #[test]
-        fn forgetting_leaves_the_rest(
+        fn forgetting_a_range_keeps_the_rest(
             ranges in prop::collection::vec((0u64..40, 1u64..20), 0..5),
             start in 0u64..40,
             length in 0u64..30,

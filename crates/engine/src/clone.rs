@@ -208,7 +208,7 @@ fn reap_child(mut child: OwnedTcb) -> bool {
         // How far it has come is unknown.
         skip::abandon(&mut child);
         pending::publish(child.slot_index, !0);
-        reclaim::leave_cache(&child);
+        reclaim::exit_cache(&child);
         child.slot().state.store(SLOT_ABANDONED, Ordering::SeqCst);
         ring::ring_doorbell(child.control());
     }
@@ -422,7 +422,7 @@ pub fn exit(tcb: &mut Tcb) -> ! {
     ring::close(tcb, word::END);
     owners::release(tcb);
     rseq::leave_section(tcb);
-    tcb.strings = None;
+    tcb.string_run = None;
     limits::shrink(tcb.mapping_length);
     let status = tcb.registers.general[RDI];
     // SAFETY: the thread's stacks go away together with the thread; the assembly uses none. Signals

@@ -26,7 +26,7 @@ mod segment;
 mod string;
 
 pub use save_area::enabled_components;
-pub use string::{Strings, flush, string_progress};
+pub use string::{StringRun, flush, string_progress};
 
 use save_area::save_area;
 

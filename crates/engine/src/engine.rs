@@ -12,15 +12,15 @@ use core::sync::atomic::Ordering;
 use entity::{FragmentId, PathId};
 use wire::Control;
 
+use crate::address_table::AddressTable;
 use crate::cache::Cache;
 use crate::change::Pages;
 use crate::emit::IndirectTable;
 use crate::lock::Mutex;
-use crate::lookup::Lookup;
 use crate::paths::PathTable;
 use crate::reclaim::Reclaimer;
 use crate::rseq::Sections;
-use crate::select::{self, Selection, TRANSLATION_MODE_COUNT, TranslationMode};
+use crate::select::{self, SelectionTable, TRANSLATION_MODE_COUNT, TranslationMode};
 use crate::translate::Order;
 
 /// The engine of this process. Translation, linking and dropping of fragments happen under this
@@ -33,16 +33,16 @@ pub struct Engine {
     pub(crate) table: IndirectTable,
     /// The address in every empty slot of the indirect-branch tables.
     pub(crate) missing: u64,
-    pub selection: Selection,
+    pub selection: SelectionTable,
     pub sections: Sections,
     pub(crate) cache: Cache,
     pub(crate) reclaimer: Reclaimer,
     pub(crate) paths: PathTable,
     /// Fragments by application address, for each translation mode.
-    pub(crate) by_address: [Lookup; TRANSLATION_MODE_COUNT],
+    pub(crate) by_address: [AddressTable; TRANSLATION_MODE_COUNT],
     /// Numbers and lengths of announced blocks, by application address.
-    pub(crate) blocks: Lookup,
-    pub(crate) block_lengths: Lookup,
+    pub(crate) blocks: AddressTable,
+    pub(crate) block_lengths: AddressTable,
     pub pages: Pages,
     /// Set once there is more than one thread: locked instructions are then followed by a
     /// timestamp. Before that, `unordered` lists the fragments with locked instructions.
@@ -59,14 +59,14 @@ impl Engine {
             control: None,
             table: IndirectTable { address: 0, by_pext: false },
             missing: 0,
-            selection: Selection::new(),
+            selection: SelectionTable::new(),
             sections: Sections::new(),
             cache: Cache::new(),
             reclaimer: Reclaimer::new(),
             paths: PathTable::new(),
-            by_address: [const { Lookup::new() }; TRANSLATION_MODE_COUNT],
-            blocks: Lookup::new(),
-            block_lengths: Lookup::new(),
+            by_address: [const { AddressTable::new() }; TRANSLATION_MODE_COUNT],
+            blocks: AddressTable::new(),
+            block_lengths: AddressTable::new(),
             pages: Pages::new(),
             ordered: false,
             unordered: Vec::new(),

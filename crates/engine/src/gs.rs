@@ -66,7 +66,7 @@ pub unsafe fn enter_handler(tcb: *mut Tcb, native: bool) -> u64 {
 ///
 /// # Safety
 /// As [`enter_handler`], whose result `before` is. Nothing uses gs until the handler returns.
-pub unsafe fn leave_handler(tcb: *const Tcb, native: bool, before: u64) {
+pub unsafe fn exit_handler(tcb: *const Tcb, native: bool, before: u64) {
     // SAFETY: nothing else uses the state of a thread that runs natively.
     let wanted = if native { unsafe { (*tcb).gs_base } } else { before };
     if wanted != tcb as u64 {
@@ -79,7 +79,7 @@ pub unsafe fn leave_handler(tcb: *const Tcb, native: bool, before: u64) {
 pub fn write_base(tcb: &mut Tcb, value: u64) {
     let state = tcb.this as u64;
     // SAFETY: gs points at the state again before anything uses it; a signal in between is
-    // deferred, see `leave_handler`.
+    // deferred, see `exit_handler`.
     unsafe {
         asm!("wrgsbase {}", "wrgsbase {}", in(reg) value, in(reg) state, options(nostack, preserves_flags));
     }

@@ -113,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// Marks a separate indirect entry as dropped, because its fragment is.
+    /// Notes that a separate indirect entry is dropped, because its fragment is.
     pub(crate) fn drop_indirect_entry(&mut self, start: CachePc) {
         let Some(index) = self.cache.unit_of(start) else { return };
         let unit = &mut self.cache.units[index];

@@ -6,9 +6,9 @@
 //! is there with the stack pointer above, the dispatcher appends the result.
 //!
 //! Of calls inside of each other only the outermost is recorded: `calloc` may call `malloc`. Calls
-//! that a signal handler makes are not inside of what the signal has interrupted. Whatever leaves a
-//! routine without a return (longjmp, an exception) moves the stack pointer above its frame, which
-//! the next visit sees.
+//! that a signal handler makes are not inside of what the signal has interrupted. A thread that
+//! ends a routine without a return (longjmp, an exception) moves the stack pointer above its frame,
+//! which the next visit sees.
 //!
 //! The recorder keeps a call stack for each thread. It follows the stack pointer through the code
 //! that the thread executes. Where the code does not say what becomes of it, an event does
@@ -35,19 +35,19 @@ struct Call {
     on_alternate: bool,
     /// The stack pointer at the entry, and the return address there.
     rsp: u64,
-    caller: u64,
+    caller: AppPc,
     /// Where `posix_memalign` stores its result.
     result_at: u64,
 }
 
 /// The calls of one thread, the innermost last.
 #[derive(Default)]
-pub struct Calls {
+pub struct AllocationCalls {
     list: [Call; CALLS_MAX],
     count: usize,
 }
 
-impl Calls {
+impl AllocationCalls {
     fn as_slice(&self) -> &[Call] {
         &self.list[..self.count]
     }
@@ -60,21 +60,21 @@ impl Calls {
         true
     }
 
-    /// Removes the calls that the thread has left, given where it is now.
-    fn forget_left(&mut self, rsp: u64, on_alternate: bool) {
-        let is_left = |call: &Call| match (call.on_alternate, on_alternate) {
+    /// Removes the calls that have ended by a return or a jump, given where the thread is now.
+    fn forget_ended(&mut self, rsp: u64, on_alternate: bool) {
+        let has_ended = |call: &Call| match (call.on_alternate, on_alternate) {
             (false, true) => false,
             (true, false) => true,
             _ => rsp > call.rsp,
         };
-        while self.as_slice().last().is_some_and(is_left) {
+        while self.as_slice().last().is_some_and(has_ended) {
             self.count -= 1;
         }
     }
 
     /// Removes the call that returns to `pc`, and those inside of it.
     fn take_returned(&mut self, pc: AppPc, rsp: u64) -> Option<Call> {
-        let returns = |call: &Call| call.routine != HANDLER && call.caller == pc.get() && call.rsp + 8 == rsp;
+        let returns = |call: &Call| call.routine != HANDLER && call.caller == pc && call.rsp + 8 == rsp;
         self.count = self.as_slice().iter().rposition(returns)?;
         Some(self.list[self.count])
     }
@@ -104,14 +104,14 @@ pub fn visit(tcb: &mut Tcb, engine: &mut Engine) -> bool {
 
 fn enter(tcb: &mut Tcb, engine: &mut Engine, routine: u8) {
     let [rsp, first, second, third] = [RSP, RDI, RSI, RDX].map(|register| tcb.registers.general[register]);
-    forget_left(tcb);
-    let Some(caller) = memory::read::<u64>(rsp) else { return };
+    forget_ended(tcb);
+    let Some(caller) = memory::read::<u64>(rsp).map(AppPc::new) else { return };
     let result_at = if routine == routine::POSIX_MEMALIGN { first } else { 0 };
     let call = Call { routine, on_alternate: is_on_alternate(tcb), rsp, caller, result_at };
     if tcb.calls.is_in_routine() || !tcb.calls.push(call) {
         return;
     }
-    engine.watch_probed_return(AppPc::new(caller));
+    engine.watch_probed_return(caller);
     ring::append_enter(tcb, routine, [first, second, third], caller);
 }
 
@@ -138,13 +138,13 @@ pub fn enter_handler(tcb: &mut Tcb) {
 
 /// Whether an allocation routine makes the system call that the thread is in.
 pub fn is_nested_call(tcb: &mut Tcb) -> bool {
-    forget_left(tcb);
+    forget_ended(tcb);
     tcb.calls.is_in_routine()
 }
 
-fn forget_left(tcb: &mut Tcb) {
+fn forget_ended(tcb: &mut Tcb) {
     let (rsp, on_alternate) = (tcb.registers.general[RSP], is_on_alternate(tcb));
-    tcb.calls.forget_left(rsp, on_alternate);
+    tcb.calls.forget_ended(rsp, on_alternate);
 }
 
 fn is_on_alternate(tcb: &Tcb) -> bool {
@@ -169,17 +169,17 @@ mod tests {
     use super::*;
 
     fn call(routine: u8, rsp: u64, on_alternate: bool) -> Call {
-        Call { routine, on_alternate, rsp, caller: 0x4000, result_at: 0 }
+        Call { routine, on_alternate, rsp, caller: AppPc::new(0x4000), result_at: 0 }
     }
 
     #[test]
     fn the_outermost_call_counts() {
-        let mut calls = Calls::default();
+        let mut calls = AllocationCalls::default();
         assert!(!calls.is_in_routine());
         assert!(calls.push(call(routine::CALLOC, 0x1000, false)));
-        calls.forget_left(0x1000, false);
+        calls.forget_ended(0x1000, false);
         assert!(calls.is_in_routine(), "a tail call");
-        calls.forget_left(0xff0, false);
+        calls.forget_ended(0xff0, false);
         assert!(calls.is_in_routine());
         assert!(calls.take_returned(AppPc::new(0x4000), 0x1000).is_none(), "not yet");
         assert!(calls.take_returned(AppPc::new(0x4001), 0x1008).is_none());
@@ -189,30 +189,30 @@ mod tests {
 
     #[test]
     fn a_jump_out_of_a_routine() {
-        let mut calls = Calls::default();
+        let mut calls = AllocationCalls::default();
         calls.push(call(routine::NEW, 0x1000, false));
-        calls.forget_left(0x1008, false);
+        calls.forget_ended(0x1008, false);
         assert!(!calls.is_in_routine());
     }
 
     #[test]
     fn handlers_are_not_inside_of_what_they_interrupt() {
         for (handler_rsp, on_alternate) in [(0x800, false), (0x9000, true)] {
-            let mut calls = Calls::default();
+            let mut calls = AllocationCalls::default();
             calls.push(call(routine::MALLOC, 0x1000, false));
             calls.push(call(HANDLER, handler_rsp, on_alternate));
-            calls.forget_left(handler_rsp - 0x100, on_alternate);
+            calls.forget_ended(handler_rsp - 0x100, on_alternate);
             assert!(!calls.is_in_routine());
             calls.push(call(routine::FREE, handler_rsp - 0x100, on_alternate));
             assert!(calls.take_returned(AppPc::new(0x4000), handler_rsp - 0xf8).is_some());
-            calls.forget_left(0xf00, false);
+            calls.forget_ended(0xf00, false);
             assert!(calls.is_in_routine(), "back in malloc");
         }
     }
 
     #[test]
     fn a_full_list_takes_no_more() {
-        let mut calls = Calls::default();
+        let mut calls = AllocationCalls::default();
         for _ in 0..CALLS_MAX {
             assert!(calls.push(call(HANDLER, 0x1000, false)));
         }

@@ -226,11 +226,11 @@ pub fn append_signal(tcb: &mut Tcb, signal: u8, handler: AppPc) {
 }
 
 /// Appends a call of an allocation routine, at whose entry the thread is.
-pub fn append_enter(tcb: &mut Tcb, routine: u8, arguments: [u64; 3], caller: u64) {
+pub fn append_enter(tcb: &mut Tcb, routine: u8, arguments: [u64; 3], caller: AppPc) {
     let tsc = time_of_event(tcb, bytes_of(16, &[]));
     let [pc, rsp] = [tcb.registers.rip, tcb.registers.general[wire::RSP]].map(halves);
     let [first, second, third] = arguments.map(halves);
-    let [caller, tsc] = [caller, tsc.get()].map(halves);
+    let [caller, tsc] = [caller.get(), tsc.get()].map(halves);
     let pairs = [pc, rsp, first, second, third, caller];
     let mut words = [word::event(word::ENTER, routine.into()); 16];
     words[1..word::ENTER_STACK].copy_from_slice(pairs.as_flattened());
@@ -322,7 +322,7 @@ pub fn close(tcb: &mut Tcb, kind: u8) {
     if tcb.is_child_process() {
         // Its parent lives on, and another thread may get the slot at once.
         pending::publish(tcb.slot_index, !0);
-        reclaim::leave_cache(tcb);
+        reclaim::exit_cache(tcb);
     }
     tcb.slot().state.store(wire::SLOT_ENDED, Ordering::SeqCst);
     ring_doorbell(tcb.control());

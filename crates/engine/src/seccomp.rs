@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_recorder_needs_is_known() {
+    fn filters_that_forbid_the_injection_are_found() {
         let allowed = |filter: &[Instruction]| injection().iter().all(|data| is_allowed(filter, data));
         assert!(allowed(&forbids(number::EXECVE)));
         for call in [number::MMAP, number::MPROTECT, number::MEMFD_CREATE, number::MADVISE, number::CLOSE] {

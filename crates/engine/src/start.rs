@@ -7,7 +7,6 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use entity::ThreadId;
 use wire::{CodeMapping, Control, EngineLayout, FLAG_ATTACHED, FLAG_FSGSBASE, Init, STAGE_STARTED, VERSION, word};
 
 use crate::emit::IndirectTable;
@@ -104,7 +103,7 @@ fn order_by_contention(control: &Control, table: IndirectTable) {
 
 fn make_state(control: &Control, init: &Init) -> OwnedTcb {
     let has_memory = !failure::is_injected_in_set_up(control, Failure::NoMemory);
-    let state = || OwnedTcb::new(control, init.slot, ThreadId::new(init.thread), init.min_signal_stack);
+    let state = || OwnedTcb::new(control, init.slot, init.thread, init.min_signal_stack);
     let Some(mut tcb) = has_memory.then(state).flatten() else {
         failure::abandon_set_up(control, Failure::NoMemory);
     };

@@ -53,7 +53,7 @@ pub struct Tcb {
     pub operand: OperandBuffer,
     pub scratch_vector: [u64; 8],
     /// Iterations of a string instruction that are not recorded yet.
-    pub strings: Option<alloc::boxed::Box<crate::emulate::Strings>>,
+    pub string_run: Option<alloc::boxed::Box<crate::emulate::StringRun>>,
     pub alternate_stack: AlternateStack,
     /// For a child process that runs natively: its signal actions.
     pub actions: Option<alloc::boxed::Box<[crate::signal::SignalAction; crate::signal::SIGNAL_COUNT]>>,
@@ -114,7 +114,7 @@ pub struct Tcb {
     /// By entry: the value that the thread's last locked instruction has written.
     pub order_values: [u64; crate::owners::OWNER_COUNT],
     /// Calls of allocation routines that have not returned.
-    pub calls: crate::probe::Calls,
+    pub calls: crate::probe::AllocationCalls,
 }
 
 /// The signal state of a thread: what a handler may use while the engine code that it has
@@ -145,13 +145,13 @@ pub struct Signals {
     /// The deferred asynchronous signal, which came where it could not be delivered; 0 for none.
     /// While there is one, the kernel holds all others that can be blocked.
     pub deferred: AtomicU32,
-    pub deferred_info: Cell<crate::signal::Info>,
+    pub deferred_info: Cell<crate::signal::SignalInfo>,
     /// Synchronous signals that wait for the next safe point, or until the application unblocks
     /// them. Their information is in `pending_info`, by `signal::synchronous_index`.
     pub pending: AtomicU64,
     /// Those of `pending` that a fault has raised.
     pub raised_by_fault: AtomicU64,
-    pub pending_info: [Cell<crate::signal::Info>; crate::signal::SYNCHRONOUS_COUNT],
+    pub pending_info: [Cell<crate::signal::SignalInfo>; crate::signal::SYNCHRONOUS_COUNT],
     /// Another thread has sent a hint: a signal is pending for the process, or a backup was
     /// confirmed (see `pending`).
     pub hinted: Cell<bool>,
@@ -386,7 +386,7 @@ impl OwnedTcb {
     /// # Safety
     /// Nothing may use the thread's state or stacks any more.
     pub unsafe fn free(mut self) {
-        self.strings = None;
+        self.string_run = None;
         // SAFETY: the caller's promise.
         unsafe { sys::unmap(self.mapping, self.mapping_length) };
     }

@@ -4,7 +4,7 @@
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use core::arch::asm;
 
-use super::frame::Context;
+use super::frame::SignalContext;
 use crate::memory;
 use crate::tcb::{Tcb, Vectors};
 
@@ -34,7 +34,7 @@ pub(super) fn frame_field<T>(address: u64) -> *mut T {
 }
 
 /// Copies the low vector registers from the kernel's frame to the saved state.
-pub(super) fn save_vectors(tcb: &mut Tcb, context: &Context) {
+pub(super) fn save_vectors(tcb: &mut Tcb, context: &SignalContext) {
     let fpstate = context.fpstate;
     if fpstate == 0 {
         return;
@@ -49,7 +49,7 @@ pub(super) fn save_vectors(tcb: &mut Tcb, context: &Context) {
 }
 
 /// Copies the low vector registers from the saved state to the kernel's frame.
-pub(super) fn patch_vectors(tcb: &Tcb, context: &mut Context) {
+pub(super) fn patch_vectors(tcb: &Tcb, context: &mut SignalContext) {
     let fpstate = context.fpstate;
     if fpstate == 0 {
         return;
@@ -67,7 +67,7 @@ pub(super) fn patch_vectors(tcb: &Tcb, context: &mut Context) {
 
 /// Makes the return from the engine's handler reset all vector and floating-point registers, as the
 /// kernel does for a handler.
-pub(super) fn reset_vectors(context: &mut Context) {
+pub(super) fn reset_vectors(context: &mut SignalContext) {
     let fpstate = context.fpstate;
     if fpstate != 0 && vectors_length(fpstate) > LEGACY_BYTES {
         // SAFETY: the kernel's frame on our stack.
