@@ -159,13 +159,13 @@ pub fn on_panic() -> ! {
 /// # Safety
 /// What held the lock in this thread does not continue.
 unsafe fn release_own_lock(tcb: &Tcb) {
-    /// So many bytes above the current position belong to no stack of another thread.
+    /// No other thread has a stack in so many bytes above the one on which the injector starts the
+    /// first thread.
     const ABOVE: u64 = 64 << 10;
     let on_stack = 0u8;
     let here = &raw const on_stack as u64;
-    // The first thread starts on the injector's stack.
-    for stacks in [tcb.mapping..tcb.mapping + tcb.mapping_length, here..here + ABOVE] {
-        // SAFETY: the caller's promise; the ranges have stacks of this thread only.
-        unsafe { crate::engine::ENGINE.release_for_dead(stacks) };
-    }
+    let own = tcb.mapping..tcb.mapping + tcb.mapping_length;
+    let stacks = if own.contains(&here) { own } else { here..here + ABOVE };
+    // SAFETY: the caller's promise; the range has stacks of this thread only.
+    unsafe { crate::engine::ENGINE.release_for_dead(stacks) };
 }
