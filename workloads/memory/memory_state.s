@@ -56,6 +56,10 @@ legacy:
         components \mask
         xsaveopt64 [rip + area]
         .endr
+        components 7
+        xrstor  [rsi]
+        components 7
+        xsaveopt [rip + third_area]     # not where it was restored from: nothing is left out
 2:      bt      r12d, 1
         jc      1f
         lacks   xsavec
@@ -87,5 +91,7 @@ precision:
         .balign 64
 area:   .skip   16384
 other_area:
+        .skip   16384
+third_area:
         .skip   16384
         .text

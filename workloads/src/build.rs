@@ -62,8 +62,7 @@ fn default_directory() -> PathBuf {
     let target = executable.ancestors().find(|directory| directory.join("CACHEDIR.TAG").is_file());
     match target {
         Some(target) => target.join("trackway-workloads"),
-        // SAFETY: takes nothing and cannot fail.
-        None => std::env::temp_dir().join(format!("trackway-workloads-{}", unsafe { libc::geteuid() })),
+        None => std::env::temp_dir().join(format!("trackway-workloads-{}", rustix::process::geteuid().as_raw())),
     }
 }
 
@@ -116,8 +115,7 @@ impl Builder {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&self.directory).map_err(at(&self.directory))?;
         let owner = fs::metadata(&self.directory).map_err(at(&self.directory))?.uid();
-        // SAFETY: takes nothing and cannot fail.
-        if owner == unsafe { libc::geteuid() } { Ok(()) } else { Err(Error::Foreign(self.directory.clone())) }
+        if owner == rustix::process::geteuid().as_raw() { Ok(()) } else { Err(Error::Foreign(self.directory.clone())) }
     }
 
     fn compile(&self, program: &Program, variant: Variant, staging: &Path, home: &Path) -> Result<(), Error> {

@@ -68,7 +68,7 @@ fn memory_programs() {
 }
 
 #[test]
-fn what_the_lists_name_exists() {
+fn programs_that_the_lists_name_exist() {
     for bench in trackway_workloads::bench_programs() {
         assert!(trackway_workloads::find(bench.program).is_some(), "{}", bench.program);
     }

@@ -384,7 +384,7 @@ fn start_engine(
     }
     let mut rest = stopped_threads.into_iter();
     if let Some(first) = rest.next()
-        && let Err(error) = setup::go(first.remote, shared.control())
+        && let Err(error) = setup::release(first.remote, shared.control())
     {
         return Err((error, rest.collect()));
     }

@@ -269,11 +269,11 @@ impl CallStack {
         if self.stack_pointer == Some(pointer) {
             return;
         }
-        if self.is_elsewhere(pointer) {
+        if self.is_on_another_stack(pointer) {
             self.switch(pointer);
         }
         self.stack_pointer = Some(pointer);
-        self.leave_far_handlers(pointer);
+        self.forget_far_handlers(pointer);
         self.locate_last(pointer);
         self.forget_below(pointer);
     }
@@ -291,7 +291,7 @@ impl CallStack {
 
     /// Forgets handlers on other stacks, and what they have called, if the thread is not there any
     /// more.
-    fn leave_far_handlers(&mut self, pointer: u64) {
+    fn forget_far_handlers(&mut self, pointer: u64) {
         let is_far_signal = |frame: &Frame| frame.kind == FrameKind::FarSignal;
         while let Some(at) = self.frames.iter().rposition(is_far_signal)
             && self.frames[at].slot.is_some_and(|slot| is_far(slot, pointer))
@@ -300,7 +300,7 @@ impl CallStack {
         }
     }
 
-    fn is_elsewhere(&self, pointer: u64) -> bool {
+    fn is_on_another_stack(&self, pointer: u64) -> bool {
         let slots = |mut frames: std::slice::Iter<'_, Frame>| frames.find_map(|frame| frame.slot);
         let has_handler = self.frames.iter().any(|frame| frame.kind != FrameKind::Call);
         let (oldest, newest) = (slots(self.frames.iter()), self.frames.iter().rev().find_map(|frame| frame.slot));

@@ -43,8 +43,8 @@ impl Command {
         let path = search(name)?;
         let arguments = words.iter().map(|word| c_string(word.as_bytes())).collect::<Result<_, _>>()?;
         match check(&path, 0)? {
-            Kind::Program => Ok(Self { program: c_string(path.as_os_str().as_bytes())?, path, arguments }),
-            Kind::ShellScript => Self::for_shell(path, arguments),
+            ProgramKind::Program => Ok(Self { program: c_string(path.as_os_str().as_bytes())?, path, arguments }),
+            ProgramKind::ShellScript => Self::for_shell(path, arguments),
         }
     }
 
@@ -88,14 +88,14 @@ fn is_executable(path: &Path) -> bool {
     rustix::fs::accessat(rustix::fs::CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
 }
 
-enum Kind {
+enum ProgramKind {
     /// The kernel can execute it.
     Program,
     /// Text without an interpreter line.
     ShellScript,
 }
 
-fn check(path: &Path, depth: usize) -> Result<Kind, Error> {
+fn check(path: &Path, depth: usize) -> Result<ProgramKind, Error> {
     let owned = || path.to_owned();
     let metadata = path.metadata().map_err(|error| Error::NotAccessible { path: owned(), error })?;
     if metadata.is_dir() {
@@ -110,20 +110,20 @@ fn check(path: &Path, depth: usize) -> Result<Kind, Error> {
     let sample = sample(path)?;
     if sample.starts_with(b"#!") {
         check_script(path, &sample, depth)?;
-        return Ok(Kind::Program);
+        return Ok(ProgramKind::Program);
     }
     if is_privileged(path, &metadata) {
         return Err(Error::Privileged { path: owned() });
     }
     if sample.starts_with(&elf::ELFMAG) {
         check_elf(path, &sample)?;
-        return Ok(Kind::Program);
+        return Ok(ProgramKind::Program);
     }
     let first_line = sample.split(|&byte| byte == b'\n').next().unwrap_or_default();
     if first_line.contains(&0) {
         return Err(Error::NotAProgram { path: owned(), reason: "it is neither an ELF file nor a script" });
     }
-    Ok(Kind::ShellScript)
+    Ok(ProgramKind::ShellScript)
 }
 
 fn sample(path: &Path) -> Result<Vec<u8>, Error> {
@@ -167,8 +167,8 @@ fn check_script(path: &Path, sample: &[u8], depth: usize) -> Result<(), Error> {
         return Err(Error::MissingInterpreter { path: path.to_owned(), interpreter });
     }
     match check(&interpreter, depth + 1) {
-        Ok(Kind::Program) => Ok(()),
-        Ok(Kind::ShellScript) => {
+        Ok(ProgramKind::Program) => Ok(()),
+        Ok(ProgramKind::ShellScript) => {
             let reason = "its interpreter is neither an ELF file nor a script with an interpreter of its own";
             Err(Error::NotAProgram { path: path.to_owned(), reason })
         }

@@ -53,7 +53,7 @@ pub enum DetachOutcome {
 }
 
 /// A target to detach from.
-pub struct Target<'a> {
+pub struct DetachTarget<'a> {
     pub process: i32,
     pub shared: &'a Shared,
     pub injected: &'a InjectedRanges,
@@ -61,7 +61,7 @@ pub struct Target<'a> {
 
 /// Tries to detach. Calls `meanwhile` again and again, to drain the rings. `group` has the threads
 /// that did not stop in earlier attempts.
-pub fn detach(target: &Target, group: &mut ThreadGroup, meanwhile: &mut dyn FnMut()) -> DetachOutcome {
+pub fn detach(target: &DetachTarget, group: &mut ThreadGroup, meanwhile: &mut dyn FnMut()) -> DetachOutcome {
     let control = target.shared.control();
     let mut detachment = Detachment { target, control, group, threads: Vec::new() };
     // The sink or the engine may have set it already.
@@ -95,7 +95,7 @@ enum StopOutcome {
 }
 
 struct Detachment<'a> {
-    target: &'a Target<'a>,
+    target: &'a DetachTarget<'a>,
     control: &'a Control,
     group: &'a mut ThreadGroup,
     /// Those that are stopped at a safe point.

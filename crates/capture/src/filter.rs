@@ -32,11 +32,11 @@ const PATH_GAP_MAX: usize = 1 << 20;
 
 pub struct Filter {
     /// By path number.
-    paths: Vec<Path>,
-    blocks: HashMap<BlockId, Block>,
+    paths: Vec<FilterPath>,
+    blocks: HashMap<BlockId, HeldBlock>,
     /// If instructions or accesses are counted: the blocks of recorded fragments.
     fragments: HashMap<FragmentId, Box<[BlockId]>>,
-    threads: BTreeMap<ThreadId, Thread>,
+    threads: BTreeMap<ThreadId, FilteredThread>,
     /// Instructions that may still be recorded; `None` if there is no limit.
     remaining: Option<u64>,
     /// Accesses that may still be recorded; `None` if there is no limit.
@@ -54,16 +54,19 @@ pub struct Filter {
     data_words: usize,
 }
 
+/// What the filter needs to know of a path.
 #[derive(Debug, Clone, Copy, Default)]
-struct Path {
+struct FilterPath {
+    /// Where it begins.
     head: AppPc,
     fragment: FragmentId,
     instructions: u32,
     uninstrumented: bool,
 }
 
+/// A block, held back until a recorded fragment needs it.
 #[derive(Debug)]
-pub struct Block {
+pub struct HeldBlock {
     pub address: AppPc,
     pub code: Box<[u8]>,
     is_delivered: bool,
@@ -71,8 +74,9 @@ pub struct Block {
     stack: BlockStack,
 }
 
+/// A thread whose words pass the filter.
 #[derive(Debug, Default)]
-struct Thread {
+struct FilteredThread {
     in_gap: bool,
     /// The last timestamp in the gap.
     time: Option<Tsc>,
@@ -128,12 +132,12 @@ impl Filter {
         let instructions = if self.remaining.is_some() { instructions(address, code).count() as u32 } else { 0 };
         let end = address + code.len() as u64;
         let stack = if self.calls.is_some() { follow_stack(address, code, end) } else { BlockStack::default() };
-        self.blocks.insert(block, Block { address, code: code.into(), is_delivered: false, instructions, stack });
+        self.blocks.insert(block, HeldBlock { address, code: code.into(), is_delivered: false, instructions, stack });
     }
 
     /// Adds a fragment. If it is to be recorded, returns the blocks that have to be delivered
     /// before it.
-    pub fn fragment(&mut self, fragment: &Fragment, uninstrumented: bool) -> Option<Vec<(BlockId, &Block)>> {
+    pub fn fragment(&mut self, fragment: &Fragment, uninstrumented: bool) -> Option<Vec<(BlockId, &HeldBlock)>> {
         let numbers = fragment.blocks.iter().map(|block| block.block());
         let known: Vec<(AppPc, u32)> = numbers
             .clone()
@@ -142,12 +146,12 @@ impl Filter {
         let first = fragment.fragment.first_path().get() as usize;
         let end = first + fragment.exits.len();
         if first <= self.paths.len() + PATH_GAP_MAX {
-            self.paths.resize(self.paths.len().max(end), Path::default());
+            self.paths.resize(self.paths.len().max(end), FilterPath::default());
             for (path, exit) in self.paths[first..end].iter_mut().zip(fragment.exits) {
                 let executed = &known[..known.len().min(exit.block_count().into())];
                 let instructions = executed.iter().map(|(_, instructions)| instructions).sum();
                 let head = known.first().map_or(AppPc::NONE, |&(address, _)| address);
-                *path = Path { head, fragment: fragment.fragment, instructions, uninstrumented };
+                *path = FilterPath { head, fragment: fragment.fragment, instructions, uninstrumented };
             }
         }
         if let Some(calls) = &mut self.calls {
@@ -192,7 +196,9 @@ impl Filter {
 
     /// Begins another image of the process: all threads have ended.
     pub fn next_image(&mut self) {
-        self.threads.values_mut().for_each(|thread| *thread = Thread { has_ended: true, ..Thread::default() });
+        self.threads
+            .values_mut()
+            .for_each(|thread| *thread = FilteredThread { has_ended: true, ..FilteredThread::default() });
     }
 
     /// Leaves out of the words of a thread what is not to be recorded. `data_words` says how many
@@ -235,17 +241,17 @@ impl Filter {
     /// When enough has been recorded: returns the threads that go on unrecorded, each with the
     /// words that say so.
     pub fn detached_threads(&mut self) -> Vec<(ThreadId, Vec<u32>)> {
-        let leave = timed(word::DETACH, self.tsc);
+        let detach = timed(word::DETACH, self.tsc);
         let threads = self.threads.iter_mut().filter(|(_, state)| !state.has_ended);
         threads
             .map(|(&thread, state)| {
                 state.has_ended = true;
-                (thread, leave.to_vec())
+                (thread, detach.to_vec())
             })
             .collect()
     }
 
-    fn path(&mut self, state: &mut Thread, number: PathId, data_words: usize, data: &[u8]) {
+    fn path(&mut self, state: &mut FilteredThread, number: PathId, data_words: usize, data: &[u8]) {
         let path = self.paths.get(number.get() as usize).copied().unwrap_or_default();
         if let Some(calls) = &self.calls {
             calls.path(&mut state.calls, number, path.head);
@@ -276,7 +282,7 @@ impl Filter {
         data.get(at..4 * self.data_words).unwrap_or(&[])
     }
 
-    fn event(&mut self, state: &mut Thread, item: &[u32], data: &[u8]) {
+    fn event(&mut self, state: &mut FilteredThread, item: &[u32], data: &[u8]) {
         if let Some(tsc) = time(item) {
             self.tsc = self.tsc.max(tsc);
             if state.in_gap {
@@ -286,7 +292,7 @@ impl Filter {
         let data = self.take_data(word::data_words(item[0]), data);
         match word::kind(item[0]) {
             word::START => {
-                *state = Thread { calls: std::mem::take(&mut state.calls), ..Thread::default() };
+                *state = FilteredThread { calls: std::mem::take(&mut state.calls), ..FilteredThread::default() };
                 self.out.extend_from_slice(item);
             }
             word::END | word::DETACH => {
@@ -314,7 +320,7 @@ impl Filter {
     }
 
     /// Emits an event with the number of the thread's call stack.
-    fn named(&mut self, state: &mut Thread, item: &[u32]) {
+    fn named(&mut self, state: &mut FilteredThread, item: &[u32]) {
         let is_enter = word::kind(item[0]) == word::ENTER;
         let place = if is_enter { word::ENTER_STACK } else { word::MAPPING_STACK };
         let number = self.calls.as_mut().map_or(0, |calls| calls.number(&mut state.calls).0);
@@ -324,7 +330,7 @@ impl Filter {
     }
 
     /// Follows the call stack of a thread through an event.
-    fn follow_calls(&mut self, thread: ThreadId, state: &mut Thread, item: &[u32]) {
+    fn follow_calls(&mut self, thread: ThreadId, state: &mut FilteredThread, item: &[u32]) {
         let (Some(tracker), calls) = (&self.calls, &mut state.calls) else { return };
         match word::kind(item[0]) {
             word::START => *calls = self.older_calls.remove(&thread).unwrap_or_default(),
@@ -349,11 +355,11 @@ impl Filter {
         }
     }
 
-    fn signal(&mut self, state: &mut Thread, item: &[u32], data: &[u8]) {
+    fn signal(&mut self, state: &mut FilteredThread, item: &[u32], data: &[u8]) {
         let fragment = self.paths.get(item[1] as usize).copied().filter(|_| item[1] != 0);
         match fragment {
-            Some(Path { uninstrumented: true, head, .. }) => self.open_gap(state, head),
-            Some(Path { uninstrumented: false, fragment, .. }) => {
+            Some(FilterPath { uninstrumented: true, head, .. }) => self.open_gap(state, head),
+            Some(FilterPath { uninstrumented: false, fragment, .. }) => {
                 self.close_gap(state);
                 let (blocks, pc) = (item[2] as usize, AppPc::new(wide(item, 3)));
                 self.count_interrupted(fragment, blocks, pc, data);
@@ -371,7 +377,7 @@ impl Filter {
         }
     }
 
-    fn open_gap(&mut self, state: &mut Thread, pc: AppPc) {
+    fn open_gap(&mut self, state: &mut FilteredThread, pc: AppPc) {
         if !state.in_gap {
             state.in_gap = true;
             let [low, high] = halves(pc.get());
@@ -379,7 +385,7 @@ impl Filter {
         }
     }
 
-    fn close_gap(&mut self, state: &mut Thread) {
+    fn close_gap(&mut self, state: &mut FilteredThread) {
         if std::mem::take(&mut state.in_gap)
             && let Some(tsc) = state.time.take()
         {

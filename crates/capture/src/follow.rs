@@ -228,8 +228,8 @@ impl<F: SinkFactory> ProcessTree<F> {
         let command = task::command(spawned.process);
         self.add_process(spawned.process, Some(spawned.parent), spawned.tsc, command.clone());
         let target = match tracee {
-            Some(tracee) => session::Target::Executed { tracee, pidfd: pidfd.as_fd() },
-            None => session::Target::Spawned { spawned, pidfd: pidfd.as_fd() },
+            Some(tracee) => session::SessionTarget::Executed { tracee, pidfd: pidfd.as_fd() },
+            None => session::SessionTarget::Spawned { spawned, pidfd: pidfd.as_fd() },
         };
         self.capture(target, spawned.process, command).inspect_err(|_| {
             if let Some(tracee) = tracee {
@@ -239,7 +239,12 @@ impl<F: SinkFactory> ProcessTree<F> {
         })
     }
 
-    fn capture(self: &Arc<Self>, target: session::Target, process: i32, command: Vec<String>) -> Result<(), String> {
+    fn capture(
+        self: &Arc<Self>,
+        target: session::SessionTarget,
+        process: i32,
+        command: Vec<String>,
+    ) -> Result<(), String> {
         let recording = crate::describe_recording(&self.options, command, process, &self.calibration);
         let mut sink = self.factory.create(process, &recording).map_err(|error| error.to_string())?;
         let report = match self.run_session(target, &mut sink) {
@@ -261,7 +266,7 @@ impl<F: SinkFactory> ProcessTree<F> {
 
     fn run_session(
         self: &Arc<Self>,
-        target: session::Target,
+        target: session::SessionTarget,
         sink: &mut F::Sink,
     ) -> Result<SessionReport<SinkError<F>>, String> {
         let CaptureOptions { selection, limits, .. } = &self.options;

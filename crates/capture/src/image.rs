@@ -40,7 +40,7 @@ pub enum ImageError {
 
 /// A loaded segment of the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Segment {
+pub struct ImageSegment {
     /// Its start, relative to the image's base.
     pub offset: u64,
     /// Its contents; the rest up to `memory_bytes` is zero.
@@ -51,7 +51,7 @@ pub struct Segment {
     pub executable: bool,
 }
 
-impl Segment {
+impl ImageSegment {
     /// Returns the start of the first page, relative to the image's base.
     pub fn start(&self) -> u64 {
         self.offset & !(PAGE - 1)
@@ -77,7 +77,7 @@ pub struct Relocation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
     /// In ascending order, no two on one page.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<ImageSegment>,
     /// Relative to the base.
     pub entry: u64,
     pub relocations: Vec<Relocation>,
@@ -98,7 +98,7 @@ impl Image {
         if !segments.iter().any(|segment| segment.executable && segment.has(entry, 1)) {
             return Err(ImageError::Outside);
         }
-        let span = segments.last().map_or(0, Segment::end);
+        let span = segments.last().map_or(0, ImageSegment::end);
         Ok(Self { segments, entry, relocations, span })
     }
 
@@ -143,7 +143,7 @@ fn check_symbols(parts: &Parts) -> Result<(), ImageError> {
     }
 }
 
-fn loaded_segments(parts: &Parts, file: &[u8]) -> Result<Vec<Segment>, ImageError> {
+fn loaded_segments(parts: &Parts, file: &[u8]) -> Result<Vec<ImageSegment>, ImageError> {
     let mut segments = Vec::new();
     let mut previous_end = 0;
     for program in parts.elf_program_headers() {
@@ -152,7 +152,7 @@ fn loaded_segments(parts: &Parts, file: &[u8]) -> Result<Vec<Segment>, ImageErro
         }
         let bytes = program.data(ENDIAN, file).map_err(|()| ImageError::Segments)?.to_vec();
         let flags = program.p_flags(ENDIAN);
-        let segment = Segment {
+        let segment = ImageSegment {
             offset: program.p_vaddr(ENDIAN),
             memory_bytes: program.p_memsz(ENDIAN),
             bytes,
@@ -170,7 +170,7 @@ fn loaded_segments(parts: &Parts, file: &[u8]) -> Result<Vec<Segment>, ImageErro
     Ok(segments)
 }
 
-fn relocations(parts: &Parts, file: &[u8], segments: &[Segment]) -> Result<Vec<Relocation>, ImageError> {
+fn relocations(parts: &Parts, file: &[u8], segments: &[ImageSegment]) -> Result<Vec<Relocation>, ImageError> {
     let (start, length) = relocation_table(parts, file)?;
     if length == 0 {
         return Ok(Vec::new());
@@ -184,7 +184,7 @@ fn relocations(parts: &Parts, file: &[u8], segments: &[Segment]) -> Result<Vec<R
     entries.iter().map(|entry| relocation(entry, segments)).collect()
 }
 
-fn relocation(entry: &elf::Rela64<LittleEndian>, segments: &[Segment]) -> Result<Relocation, ImageError> {
+fn relocation(entry: &elf::Rela64<LittleEndian>, segments: &[ImageSegment]) -> Result<Relocation, ImageError> {
     let (offset, kind) = (entry.r_offset(ENDIAN), entry.r_type(ENDIAN, false));
     if kind != elf::R_X86_64_RELATIVE {
         return Err(ImageError::Relocation { kind, offset });

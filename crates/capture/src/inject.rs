@@ -16,7 +16,7 @@ use libc::user_regs_struct;
 use wire::{CodeMapping, Init, Registers, Rseq};
 
 use crate::error::reason;
-use crate::image::{Image, PAGE, Segment};
+use crate::image::{Image, ImageSegment, PAGE};
 use crate::maps::{self, Mapping};
 use crate::ptrace::{Exit, Stop, Tracee};
 use crate::remote::{self, Remote};
@@ -108,7 +108,7 @@ pub fn inject(tracee: Tracee, image: &Image, shared: &Shared, placement: ThreadP
     let started = start(&mut remote, image, shared, &mappings, placement);
     match started {
         Ok(layout) => {
-            setup::go(remote, shared.control())?;
+            setup::release(remote, shared.control())?;
             Ok(layout.injected_ranges())
         }
         Err(InjectError::Exited(exit)) => Err(InjectError::Exited(exit)),
@@ -260,7 +260,7 @@ fn fill(remote: &mut Remote, image: &Image, layout: &Layout) -> Result<()> {
     remote.protect(layout.guard, PAGE, libc::PROT_NONE)
 }
 
-fn protection(segment: &Segment) -> i32 {
+fn protection(segment: &ImageSegment) -> i32 {
     let flag = |is: bool, flag: i32| if is { flag } else { 0 };
     flag(segment.readable, libc::PROT_READ)
         | flag(segment.writable, libc::PROT_WRITE)
@@ -372,7 +372,7 @@ pub fn initial_values(
         os_tid: task::own_number(tracee.tid),
         pid: task::own_number(placement.process),
         min_signal_stack: entry(maps::AT_MINSIGSTKSZ),
-        thread: placement.thread.get(),
+        thread: placement.thread,
         slot: placement.slot,
         thread_count: 1,
         interrupted: 0,

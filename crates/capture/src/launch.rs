@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use crate::command::Command;
 use crate::error::Error;
 use crate::ptrace::{Exit, Stop, Tracee};
-use crate::signals::Signals;
+use crate::signals::SignalSettings;
 
 /// A child of the recorder, stopped at its exec event.
 #[derive(Debug)]
@@ -35,13 +35,13 @@ impl LaunchedProcess {
 }
 
 /// Forks, attaches to the child, and lets it exec.
-pub fn launch(command: &Command, no_aslr: bool, signals: &Signals) -> Result<LaunchedProcess, Error> {
+pub fn launch(command: &Command, no_aslr: bool, signals: &SignalSettings) -> Result<LaunchedProcess, Error> {
     let system = |what| move |error: rustix::io::Errno| Error::System { what, error: error.into() };
     let (permission, give_permission) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system("making a pipe"))?;
     let (failure, report_failure) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(system("making a pipe"))?;
-    let child = Child { command, no_aslr, signals, permission, report_failure };
+    let child = ForkedChild { command, no_aslr, signals, permission, report_failure };
     let pid = child.fork(give_permission.as_raw_fd()).map_err(|error| Error::System { what: "fork", error })?;
-    let Child { permission, report_failure, .. } = child;
+    let ForkedChild { permission, report_failure, .. } = child;
     drop((permission, report_failure));
 
     // The child waits for permission to exec; closing the pipe ends it.
@@ -90,15 +90,15 @@ fn why_not_executed(failure: OwnedFd, path: &Path, exit: Exit) -> Error {
 }
 
 /// The child process between fork and exec.
-struct Child<'a> {
+struct ForkedChild<'a> {
     command: &'a Command,
     no_aslr: bool,
-    signals: &'a Signals,
+    signals: &'a SignalSettings,
     permission: OwnedFd,
     report_failure: OwnedFd,
 }
 
-impl Child<'_> {
+impl ForkedChild<'_> {
     /// Returns the child's number; does not return in the child. `others_end` is the parent's end
     /// of the pipe.
     fn fork(&self, others_end: i32) -> io::Result<i32> {

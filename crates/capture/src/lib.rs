@@ -25,9 +25,9 @@ use crate::follow::SpawnedProcess;
 use crate::host::Calibration;
 use crate::image::Image;
 use crate::launch::LaunchedProcess;
-use crate::session::{End, SessionOptions, StartError};
+use crate::session::{SessionEnd, SessionOptions, StartError};
 use crate::shared::Shared;
-use crate::signals::Signals;
+use crate::signals::SignalSettings;
 
 mod attach;
 mod call_stack;
@@ -138,13 +138,13 @@ pub fn capture<S: Sink>(options: &CaptureOptions, sink: S) -> Result<CaptureOutc
 pub struct Target {
     options: CaptureOptions,
     shared: Arc<Shared>,
-    source: Source,
-    signals: Signals,
+    source: TargetSource,
+    signals: SignalSettings,
     calibration: Calibration,
     cpu_time_before: Duration,
 }
 
-enum Source {
+enum TargetSource {
     /// The recorder has started the process; it has not executed anything yet.
     Launched {
         launched: LaunchedProcess,
@@ -174,18 +174,18 @@ impl Target {
     #[must_use]
     pub fn process(&self) -> i32 {
         match &self.source {
-            Source::Launched { launched, .. } => launched.pid(),
-            Source::Running { process, .. } => *process,
+            TargetSource::Launched { launched, .. } => launched.pid(),
+            TargetSource::Running { process, .. } => *process,
         }
     }
 
     /// The program and its arguments.
     fn command(&self) -> Vec<String> {
         match &self.source {
-            Source::Launched { .. } => {
+            TargetSource::Launched { .. } => {
                 self.options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
             }
-            Source::Running { process, .. } => task::command(*process),
+            TargetSource::Running { process, .. } => task::command(*process),
         }
     }
 
@@ -203,7 +203,7 @@ impl Target {
 
     /// Kills a process that the recorder has started.
     pub fn kill(&self) {
-        if let Source::Launched { launched, .. } = &self.source {
+        if let TargetSource::Launched { launched, .. } = &self.source {
             launched.kill();
         }
     }
@@ -211,8 +211,8 @@ impl Target {
     /// Returns the function that says whether the user has ended the recording.
     fn is_stopped(&self) -> fn() -> bool {
         match self.source {
-            Source::Launched { .. } => || false,
-            Source::Running { .. } => Signals::is_stopped,
+            TargetSource::Launched { .. } => || false,
+            TargetSource::Running { .. } => SignalSettings::is_stopped,
         }
     }
 
@@ -243,10 +243,12 @@ impl Target {
         follow: Option<&dyn Fn(SpawnedProcess)>,
     ) -> Result<CaptureOutcome<S::Error>, Error> {
         let target = match &self.source {
-            Source::Launched { launched, .. } => {
-                session::Target::Launched { tracee: launched.tracee, pidfd: launched.pidfd.as_fd() }
+            TargetSource::Launched { launched, .. } => {
+                session::SessionTarget::Launched { tracee: launched.tracee, pidfd: launched.pidfd.as_fd() }
             }
-            Source::Running { process, pidfd } => session::Target::Running { process: *process, pidfd: pidfd.as_fd() },
+            TargetSource::Running { process, pidfd } => {
+                session::SessionTarget::Running { process: *process, pidfd: pidfd.as_fd() }
+            }
         };
         let session_options = SessionOptions {
             image: engine,
@@ -272,8 +274,10 @@ impl Target {
     fn start_error(&self, error: StartError) -> Error {
         match (error, &self.source) {
             (StartError::Attach(error), _) => Error::Attach(error),
-            (StartError::Inject(error), Source::Launched { path, .. }) => Error::Inject { path: path.clone(), error },
-            (StartError::Inject(error), Source::Running { process, .. }) => {
+            (StartError::Inject(error), TargetSource::Launched { path, .. }) => {
+                Error::Inject { path: path.clone(), error }
+            }
+            (StartError::Inject(error), TargetSource::Running { process, .. }) => {
                 Error::Attach(AttachError::Inject(*process, error))
             }
         }
@@ -283,7 +287,7 @@ impl Target {
     /// for its end.
     #[must_use]
     pub fn wait(&self, exit: Exit) -> Exit {
-        let Source::Launched { launched, .. } = &self.source else { return exit };
+        let TargetSource::Launched { launched, .. } = &self.source else { return exit };
         if exit != Exit::Detached {
             return exit;
         }
@@ -293,14 +297,14 @@ impl Target {
     }
 }
 
-type OpenedTarget = (Arc<Shared>, Signals, Source);
+type OpenedTarget = (Arc<Shared>, SignalSettings, TargetSource);
 
 fn launch(options: &CaptureOptions) -> Result<OpenedTarget, Error> {
     let command = Command::find(&options.command)?;
     let shared = make_shared(options)?;
-    let signals = Signals::install();
+    let signals = SignalSettings::install();
     let launched = launch::launch(&command, options.no_aslr, &signals)?;
-    Ok((shared, signals, Source::Launched { launched, path: command.path }))
+    Ok((shared, signals, TargetSource::Launched { launched, path: command.path }))
 }
 
 fn find(options: &CaptureOptions, process: i32) -> Result<OpenedTarget, Error> {
@@ -317,8 +321,8 @@ fn find(options: &CaptureOptions, process: i32) -> Result<OpenedTarget, Error> {
         }
         other => other,
     })?;
-    let signals = Signals::install_to_stop();
-    Ok((shared, signals, Source::Running { process, pidfd }))
+    let signals = SignalSettings::install_to_stop();
+    Ok((shared, signals, TargetSource::Running { process, pidfd }))
 }
 
 fn describe_recording(
@@ -340,12 +344,12 @@ impl From<ptrace::Exit> for Exit {
     }
 }
 
-impl From<End> for Exit {
-    fn from(end: End) -> Self {
+impl From<SessionEnd> for Exit {
+    fn from(end: SessionEnd) -> Self {
         match end {
-            End::Exit(exit) => exit.into(),
-            End::Detached => Self::Detached,
-            End::Unknown => Self::Unknown,
+            SessionEnd::Exit(exit) => exit.into(),
+            SessionEnd::Detached => Self::Detached,
+            SessionEnd::Unknown => Self::Unknown,
         }
     }
 }

@@ -123,11 +123,11 @@ mod tests {
     }
 
     #[test]
-    fn our_own_address_space() {
+    fn own_mappings_are_listed() {
         let pid = std::process::id() as i32;
         let mappings = of_process(pid).unwrap();
         assert!(mappings.iter().any(|mapping| mapping.path == "[vdso]" && mapping.is_module()));
-        let code = our_own_address_space as *const () as u64;
+        let code = own_mappings_are_listed as *const () as u64;
         assert!(!is_free(&mappings, &(code..code + 1)));
         assert!(is_free(&mappings, &(0..0x1000)));
         assert!(auxiliary_vector(pid).unwrap().iter().any(|&(key, _)| key == AT_MINSIGSTKSZ));

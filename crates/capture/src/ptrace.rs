@@ -128,7 +128,8 @@ impl Tracee {
     pub fn peek(self, address: u64) -> io::Result<u64> {
         let mut word = 0_u64;
         // The system call itself stores the word at `data`; only the C library's wrapper returns
-        // it. SAFETY: `word` is valid for the kernel's write.
+        // it.
+        // SAFETY: `word` is valid for the kernel's write.
         let status = unsafe {
             libc::syscall(
                 libc::SYS_ptrace,
@@ -194,8 +195,8 @@ impl Tracee {
     }
 
     fn request(self, request: u32, address: usize, data: usize) -> io::Result<()> {
-        // SAFETY: none of the requests passed here reads or writes our memory beyond the structures
-        // whose address callers put into `data`.
+        // SAFETY: none of the requests passed here reads or writes our memory beyond the structure
+        // whose address the method above has put into `data`, and which is still alive.
         let status = unsafe { libc::ptrace(request, self.tid, address as *mut c_void, data as *mut c_void) };
         if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

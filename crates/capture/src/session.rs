@@ -67,7 +67,7 @@ pub struct Limits {
 
 /// A process to capture.
 #[derive(Clone, Copy)]
-pub enum Target<'a> {
+pub enum SessionTarget<'a> {
     /// A child of the recorder, stopped at its exec event.
     Launched { tracee: Tracee, pidfd: BorrowedFd<'a> },
     /// A process that is running.
@@ -79,7 +79,7 @@ pub enum Target<'a> {
     Spawned { spawned: &'a SpawnedProcess, pidfd: BorrowedFd<'a> },
 }
 
-impl Target<'_> {
+impl SessionTarget<'_> {
     fn process(&self) -> i32 {
         match *self {
             Self::Launched { tracee, .. } | Self::Executed { tracee, .. } => tracee.tid,
@@ -107,7 +107,7 @@ pub enum StartError {
 
 /// How a process left its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum SessionEnd {
     Exit(Exit),
     /// It exited; only its parent knows how.
     Unknown,
@@ -118,7 +118,7 @@ pub enum End {
 /// The result of a session.
 #[derive(Debug)]
 pub struct SessionReport<E> {
-    pub end: End,
+    pub end: SessionEnd,
     pub counters: Counters,
     pub warnings: Vec<String>,
     /// The sink's error. Later events were discarded.
@@ -141,7 +141,7 @@ pub struct SessionOptions<'a> {
 /// Injects the engine into a process, or attaches to it, and captures it until it exits or a limit
 /// is reached.
 pub fn record<S: Sink>(
-    target: Target,
+    target: SessionTarget,
     sink: S,
     session_options: SessionOptions,
 ) -> Result<SessionReport<S::Error>, StartError> {
@@ -164,7 +164,7 @@ pub fn record<S: Sink>(
             shared,
             image,
             process: target.process(),
-            is_child: matches!(target, Target::Launched { .. }),
+            is_child: matches!(target, SessionTarget::Launched { .. }),
             drain,
             injected: None,
             group: ThreadGroup::new(target.process()),
@@ -180,20 +180,27 @@ pub fn record<S: Sink>(
             follow,
         };
         match target {
-            Target::Launched { tracee, .. } | Target::Executed { tracee, .. } => match session.start_image(tracee) {
-                Ok(()) => {}
-                Err(InjectError::Exited(exit)) => session.end = Some(End::Exit(exit)),
-                Err(InjectError::SetUp(reason)) => session.drain.warn(format!("the program is not recorded: {reason}")),
-                Err(error) => return Err(StartError::Inject(error)),
-            },
-            Target::Running { .. } => session.attach_process(None).map_err(StartError::Attach)?,
-            Target::Spawned { spawned, .. } => session.attach_process(Some(spawned)).map_err(StartError::Attach)?,
+            SessionTarget::Launched { tracee, .. } | SessionTarget::Executed { tracee, .. } => {
+                let started = session.start_image(tracee);
+                match started {
+                    Ok(()) => {}
+                    Err(InjectError::Exited(exit)) => session.end = Some(SessionEnd::Exit(exit)),
+                    Err(InjectError::SetUp(reason)) => {
+                        session.drain.warn(format!("the program is not recorded: {reason}"));
+                    }
+                    Err(error) => return Err(StartError::Inject(error)),
+                }
+            }
+            SessionTarget::Running { .. } => session.attach_process(None).map_err(StartError::Attach)?,
+            SessionTarget::Spawned { spawned, .. } => {
+                session.attach_process(Some(spawned)).map_err(StartError::Attach)?
+            }
         }
         scope.spawn(|| watch(target.pidfd(), is_over.as_fd(), &exited, shared.control()));
         let mut end = session.run(&exited);
         session.finish_children();
-        if end == End::Unknown {
-            end = host::exit_of(target.pidfd()).map_or(end, End::Exit);
+        if end == SessionEnd::Unknown {
+            end = host::exit_of(target.pidfd()).map_or(end, SessionEnd::Exit);
         }
         session.drain.finish_image();
         session.warn_of_notices();
@@ -230,7 +237,7 @@ struct Session<'a, S: Sink> {
     /// Whether the attached thread stops at system calls, so that the recorder sees its exec before
     /// it happens.
     watches_calls: bool,
-    end: Option<End>,
+    end: Option<SessionEnd>,
     limits: Limits,
     start: Instant,
     next_size_check: Instant,
@@ -242,7 +249,7 @@ struct Session<'a, S: Sink> {
 }
 
 impl<S: Sink> Session<'_, S> {
-    fn run(&mut self, exited: &AtomicBool) -> End {
+    fn run(&mut self, exited: &AtomicBool) -> SessionEnd {
         let mut idle = 0;
         loop {
             let progress = self.drain.drain_once();
@@ -250,14 +257,14 @@ impl<S: Sink> Session<'_, S> {
             self.follow_children();
             if !self.group.members.is_empty() {
                 self.group.detach_stopped();
-                self.end = self.end.or(self.group.exit.map(End::Exit));
+                self.end = self.end.or(self.group.exit.map(SessionEnd::Exit));
             }
             let has_exited = exited.swap(false, Ordering::SeqCst);
             if has_exited || idle > SPINS {
                 self.poll_process();
             }
             if has_exited && !self.is_child {
-                self.end.get_or_insert(End::Unknown);
+                self.end.get_or_insert(SessionEnd::Unknown);
             }
             if self.end.is_none() && self.should_detach() {
                 self.detach_target();
@@ -301,10 +308,11 @@ impl<S: Sink> Session<'_, S> {
         if self.is_detaching {
             return true;
         }
-        let asked = self.shared.control().detach.load(Ordering::SeqCst) != DETACH_NONE || self.drain.has_failed();
+        let is_requested =
+            self.shared.control().detach.load(Ordering::SeqCst) != DETACH_NONE || self.drain.has_failed();
         let now = Instant::now();
         let late = self.limits.time.is_some_and(|time| now.duration_since(self.start) >= time);
-        self.is_detaching = asked || late || self.is_too_large(now) || (self.is_stopped)();
+        self.is_detaching = is_requested || late || self.is_too_large(now) || (self.is_stopped)();
         self.is_detaching
     }
 
@@ -320,7 +328,7 @@ impl<S: Sink> Session<'_, S> {
     /// Tries to bring all threads of the target back to native code.
     fn detach_target(&mut self) {
         let Some(injected) = &self.injected else {
-            self.end = Some(End::Detached);
+            self.end = Some(SessionEnd::Detached);
             return;
         };
         // An exec that has begun completes first; no other one begins.
@@ -331,7 +339,7 @@ impl<S: Sink> Session<'_, S> {
         if self.attached.is_some() {
             return;
         }
-        let target = detach::Target { process: self.process, shared: self.shared, injected };
+        let target = detach::DetachTarget { process: self.process, shared: self.shared, injected };
         let drain = &mut self.drain;
         match detach::detach(&target, &mut self.group, &mut || _ = drain.drain_once()) {
             DetachOutcome::Complete { slots, problem } => {
@@ -340,10 +348,10 @@ impl<S: Sink> Session<'_, S> {
                 if let Some(problem) = problem {
                     self.drain.warn(format!("not everything of the recorder is out of the program: {problem}"));
                 }
-                self.end = Some(End::Detached);
+                self.end = Some(SessionEnd::Detached);
             }
-            DetachOutcome::Executed => self.end = Some(End::Detached),
-            DetachOutcome::Exited(exit) => self.end = exit.map(End::Exit).or(self.end),
+            DetachOutcome::Executed => self.end = Some(SessionEnd::Detached),
+            DetachOutcome::Exited(exit) => self.end = exit.map(SessionEnd::Exit).or(self.end),
             DetachOutcome::Deferred => self.next_attempt = Instant::now() + RETRY_INTERVAL,
             DetachOutcome::Partial => {
                 self.drain.warn("threads of the program did not stop: the recorder's code stays in its memory");
@@ -352,7 +360,7 @@ impl<S: Sink> Session<'_, S> {
                     self.drain.drain_once();
                     std::thread::sleep(SLEEP_ATTACHED);
                 }
-                self.end = Some(End::Detached);
+                self.end = Some(SessionEnd::Detached);
             }
         }
     }
@@ -582,7 +590,7 @@ impl<S: Sink> Session<'_, S> {
 
     fn handle_exit(&mut self, tracee: Tracee, exit: Exit) {
         if tracee.tid == self.process {
-            self.end = Some(End::Exit(exit));
+            self.end = Some(SessionEnd::Exit(exit));
         }
         if self.attached == Some(tracee) {
             self.attached = None;
@@ -605,7 +613,7 @@ impl<S: Sink> Session<'_, S> {
         }
         match self.start_image(tracee) {
             Ok(()) => {}
-            Err(InjectError::Exited(exit)) => self.end = Some(End::Exit(exit)),
+            Err(InjectError::Exited(exit)) => self.end = Some(SessionEnd::Exit(exit)),
             Err(error) => {
                 self.drain.warn(format!("the program after exec is not recorded: {error}"));
                 drop(tracee.detach(0));

@@ -44,7 +44,7 @@ pub fn run(remote: &mut Remote, entry: &user_regs_struct, layout: &Layout, contr
 }
 
 /// Lets a thread go on in which the engine is set up.
-pub fn go(remote: Remote, control: &Control) -> Result<()> {
+pub fn release(remote: Remote, control: &Control) -> Result<()> {
     remote.restore_code()?;
     control.stage.store(STAGE_RUNNING, Ordering::SeqCst);
     remote.detach()

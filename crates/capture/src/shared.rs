@@ -146,9 +146,9 @@ impl Shared {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let front = Memory::map(FRONT_BYTES, access, flags, Some(std::os::fd::AsFd::as_fd(&file)))?;
-        // SAFETY: both mappings have `FRONT_BYTES` bytes, and so has the file, which no other
+        // SAFETY: the new mapping has `FRONT_BYTES` bytes, and so has the file, which no other
         // process uses yet.
-        unsafe { front.as_mut_ptr().copy_from_nonoverlapping(self.memory.as_ptr(), FRONT_BYTES) };
+        unsafe { self.copy_front(front.as_mut_ptr()) };
         // SAFETY: a copy of a control page.
         begin_image(unsafe { &*front.as_ptr().cast::<Control>() });
         self.give_up();
@@ -174,7 +174,7 @@ impl Shared {
         // SAFETY: the segment is as large, and no other process uses it yet; it is detached from
         // where it was attached.
         unsafe {
-            front.cast::<u8>().copy_from_nonoverlapping(self.memory.as_ptr(), FRONT_BYTES);
+            self.copy_front(front.cast());
             begin_image(&*front.cast::<Control>());
             libc::shmdt(front);
         }
@@ -183,6 +183,22 @@ impl Shared {
         segment.attach(self.memory.start.cast(), libc::SHM_REMAP)?;
         self.inode.store(segment.id as u64, Ordering::SeqCst);
         Ok(segment)
+    }
+
+    /// Copies the front, word by word: another thread of the recorder may ring the doorbell
+    /// meanwhile.
+    ///
+    /// # Safety
+    /// At `to` there are `FRONT_BYTES` bytes of memory, aligned to pages, that nothing else uses.
+    unsafe fn copy_front(&self, to: *mut u8) {
+        for offset in (0..FRONT_BYTES).step_by(size_of::<u32>()) {
+            // SAFETY: in bounds of the front, and of `to` as the caller promises; both are aligned.
+            // What is written to the front meanwhile is atomic.
+            unsafe {
+                let word = AtomicU32::from_ptr(self.memory.as_mut_ptr().add(offset).cast());
+                to.add(offset).cast::<u32>().write(word.load(Ordering::Relaxed));
+            }
+        }
     }
 
     /// Notes in the old memory that the recorder no longer reads it. A process that has shared the
@@ -222,10 +238,10 @@ impl Shared {
     }
 
     /// Returns the first `count` words of a segment, to be read in place.
-    pub fn segment(&self, slot: usize, segment: usize, count: usize) -> Segment<'_> {
+    pub fn segment(&self, slot: usize, segment: usize, count: usize) -> RingSegment<'_> {
         assert!(slot < wire::SLOT_COUNT && segment < wire::SEGMENT_COUNT && count <= SEGMENT_WORDS);
         let words = self.memory.as_mut_ptr().wrapping_add(wire::segment_offset(slot, segment)).cast();
-        Segment { words, count, _shared: PhantomData }
+        RingSegment { words, count, _shared: PhantomData }
     }
 
     /// Appends to `into` the `length` bytes of the code ring from position `from` on, which wraps
@@ -321,13 +337,13 @@ impl Shared {
 /// Words of a segment in place. The protocol leaves them to the recorder, but a damaged target may
 /// still write to them. So each word is copied before the recorder examines it, and none is read
 /// twice.
-pub struct Segment<'a> {
+pub struct RingSegment<'a> {
     words: *mut u32,
     count: usize,
     _shared: PhantomData<&'a Shared>,
 }
 
-impl Segment<'_> {
+impl RingSegment<'_> {
     /// Zeroes all words.
     pub fn clear(self) {
         // SAFETY: in bounds as asserted in `Shared::segment`, and aligned.
@@ -335,7 +351,7 @@ impl Segment<'_> {
     }
 }
 
-impl SegmentWords for Segment<'_> {
+impl SegmentWords for RingSegment<'_> {
     #[inline(always)]
     fn word(&self, at: usize) -> Option<u32> {
         // SAFETY: in bounds as asserted in `Shared::segment` and checked here, and aligned.

@@ -39,18 +39,18 @@ extern "C" fn remember_sigpipe() {
     }
 }
 
-// SAFETY: the section holds pointers to functions of this type, which the C library calls once at
-// start.
+// SAFETY: the section holds pointers to functions that the C library calls once at start. It passes
+// arguments, which this one does not take.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static REMEMBER_SIGPIPE: extern "C" fn() = remember_sigpipe;
 
 /// The recorder's signal settings. Restores the caller's when dropped.
-pub struct Signals {
+pub struct SignalSettings {
     saved: Vec<(c_int, sigaction)>,
 }
 
-impl Signals {
+impl SignalSettings {
     pub fn install() -> Self {
         TARGET.store(-1, Ordering::SeqCst);
         EARLY.store(0, Ordering::SeqCst);
@@ -112,7 +112,7 @@ impl Signals {
     }
 }
 
-impl Drop for Signals {
+impl Drop for SignalSettings {
     fn drop(&mut self) {
         self.forget_target();
         restore(&self.saved);
@@ -155,10 +155,11 @@ fn send(target: c_int, signal: c_int) {
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, target, signal, ptr::null::<siginfo_t>(), 0) };
 }
 
-/// Sets the action of a signal and returns the old one.
+/// Sets the action of a signal and returns the old one. `handler` is `SIG_DFL`, `SIG_IGN` or one of
+/// the functions above.
 fn set(signal: c_int, handler: usize) -> sigaction {
     // SAFETY: zero is a valid empty action; the signal numbers used here exist, so that the call
-    // cannot fail.
+    // cannot fail. The functions may be called at any time: they use atomics and system calls only.
     unsafe {
         let mut action: sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_data_are_taken_apart() {
+    fn words_and_data_are_separated() {
         let long: Vec<u32> = (100..200).collect();
         let time = [word::event(word::TIME, 0), 5, 6];
         let segment = [&[1, 2, 10, 11][..], &time, &[3], &long, &[2, 12, 13, 1]].concat();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_ends_a_segment() {
+    fn an_undefined_path_or_event_ends_a_segment() {
         let mut splitter = splitter();
         check(&mut splitter, &[2, 10, 11, 4, 1], SplitEnd::Unknown, &[2], &[10, 11]);
         check(&mut splitter, &[1, u32::MAX >> 1, 1], SplitEnd::Unknown, &[1], &[]);

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_moves() {
+    fn sleeping_processes_are_not_runnable() {
         let own = std::process::id().cast_signed();
         // SAFETY: no arguments, cannot fail.
         let tid = unsafe { libc::gettid() };
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_threads() {
+    fn own_threads_are_alive_and_have_numbers() {
         let pid = std::process::id().cast_signed();
         assert!(all(pid).unwrap().contains(&pid) && is_alive(pid, pid) && has_any(pid));
         assert!(!has_any(0x3fff_ffff));
@@ -144,14 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn names_do_not_confuse() {
+    fn a_name_may_contain_parentheses() {
         let worker = "7 (a) Z (b) S 1 7 7 0 -1 4194368 0 0";
         assert_eq!(state_and_flags(worker), Some(('S', 4_194_368)));
         assert_eq!(state_and_flags("nonsense"), None);
     }
 
     #[test]
-    fn pending_and_blocked() {
+    fn blocked_signals_do_not_count_as_pending() {
         let status = |pending, blocked| Status(format!("SigPnd:\t{pending}\nShdPnd:\t0\nSigBlk:\t{blocked}\n"));
         assert!(status("0000000000000100", "0000000000000000").has_signal());
         assert!(!status("0000000000000100", "0000000000000101").has_signal());

@@ -341,7 +341,7 @@ fn images_that_need_a_linker_are_refused() {
 }
 
 #[test]
-fn the_real_engine_can_be_taken_apart() {
+fn the_real_engine_is_a_valid_image() {
     assert!(ENGINE.segments.iter().any(|segment| segment.executable && !segment.writable));
     assert!(ENGINE.span > 0);
 }
@@ -377,7 +377,7 @@ fn the_real_engine_follows_a_shell_through_exec() {
 }
 
 #[test]
-fn the_real_engine_leaves_when_the_sink_fails() {
+fn the_real_engine_detaches_when_the_sink_fails() {
     let _exclusive = exclusive();
     let mut sink = MemorySink { fails_at_path: Some(0), ..MemorySink::default() };
     let script = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 8";

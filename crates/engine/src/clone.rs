@@ -208,7 +208,7 @@ fn reap_child(mut child: OwnedTcb) -> bool {
         // How far it has come is unknown.
         skip::abandon(&mut child);
         pending::publish(child.slot_index, !0);
-        reclaim::leave_cache(&child);
+        reclaim::exit_cache(&child);
         child.slot().state.store(SLOT_ABANDONED, Ordering::SeqCst);
         ring::ring_doorbell(child.control());
     }
@@ -287,7 +287,7 @@ fn new_process(tcb: &mut Tcb, request: &Request) -> Result<i64, Failure> {
     }
     if result < 0 || !still_shared {
         drop(child.actions.take());
-        // SAFETY: the child has a copy of its own, or has called exec or ended.
+        // SAFETY: there is no child, it has a copy of its own, or it has called exec or ended.
         unsafe { child.free() };
     }
     Ok(result)
@@ -422,6 +422,7 @@ pub fn exit(tcb: &mut Tcb) -> ! {
     ring::close(tcb, word::END);
     owners::release(tcb);
     rseq::leave_section(tcb);
+    tcb.string_run = None;
     limits::shrink(tcb.mapping_length);
     let status = tcb.registers.general[RDI];
     // SAFETY: the thread's stacks go away together with the thread; the assembly uses none. Signals

@@ -41,10 +41,11 @@ impl Engine {
     /// inlined, because it is called for every field and is not hot.
     #[inline(never)]
     fn put_code(&self, head: &mut u64, bytes: &[u8]) {
-        let ring = (self.control as usize + wire::CODE_RING_OFFSET) as *mut u8;
+        let ring = (core::ptr::from_ref(self.control()) as usize + wire::CODE_RING_OFFSET) as *mut u8;
         let position = *head as usize % CODE_RING_BYTES;
         let (first, second) = bytes.split_at(bytes.len().min(CODE_RING_BYTES - position));
-        // SAFETY: both parts lie inside the ring, in room that the recorder has given back.
+        // SAFETY: the ring lies behind the control page, in the same mapping. Both parts lie inside
+        // the ring, in room that the recorder has given back.
         unsafe {
             core::ptr::copy_nonoverlapping(first.as_ptr(), ring.add(position), first.len());
             core::ptr::copy_nonoverlapping(second.as_ptr(), ring, second.len());
@@ -105,6 +106,9 @@ impl Engine {
     }
 }
 
+/// How often a waiting thread checks that the recorder is alive.
+const PATIENCE_MILLISECONDS: u64 = 100;
+
 /// Waits until the code ring has room for so many bytes. False if there is no recorder.
 fn wait_for_room(control: &Control, bytes: usize) -> bool {
     loop {
@@ -118,9 +122,7 @@ fn wait_for_room(control: &Control, bytes: usize) -> bool {
         }
         ring::ring_doorbell(control);
         control.code_waiting.store(1, Ordering::SeqCst);
-        // SAFETY: the low half of the tail, as an atomic of its own; x86 is little-endian.
-        let word = unsafe { &*control.code_tail.as_ptr().cast::<core::sync::atomic::AtomicU32>() };
-        sys::futex_wait(word, tail as u32, 100);
+        sys::futex_wait_low_half(&control.code_tail, tail as u32, PATIENCE_MILLISECONDS);
         control.code_waiting.store(0, Ordering::SeqCst);
     }
 }

@@ -101,7 +101,7 @@ pub fn detach_thread(tcb: &mut Tcb) -> bool {
     if ring::has_recorder(tcb.control()) || tcb.control().detach.load(Ordering::Relaxed) != wire::DETACH_NONE {
         ring::close(tcb, word::DETACH);
     }
-    reclaim::leave_cache(tcb);
+    reclaim::exit_cache(tcb);
     // Native system calls must not meet pages that the engine has write-protected.
     ENGINE.lock().release_guarded();
     // The kernel looks after pending signals from now on. It delivers none before the way into the
@@ -123,7 +123,7 @@ pub fn must_detach_alone(tcb: &Tcb) -> bool {
 /// Detaches a child process that shares its parent's memory. All signals are blocked.
 fn detach_child(tcb: &mut Tcb) {
     follow::wait_in_child(tcb);
-    reclaim::leave_cache(tcb);
+    reclaim::exit_cache(tcb);
     ring::close(tcb, word::DETACH);
     ENGINE.lock().release_guarded();
     signal::hand_pending_to_kernel(tcb, false);

@@ -391,7 +391,7 @@ extern "C" fn on_exit(tcb: &mut Tcb, exit: u64) {
     // It cannot have been reclaimed: until now, the thread was in the fragment.
     let Some(exit) = engine.exit(path) else { panic!("path {path} is unknown") };
     tcb.set_pc(exit.target);
-    reclaim::leave_cache(tcb);
+    reclaim::exit_cache(tcb);
     match exit.kind {
         ExitKind::Syscall => {
             drop(engine);
@@ -416,10 +416,10 @@ extern "C" fn on_exit(tcb: &mut Tcb, exit: u64) {
             }
             let is_probed = probe::visit(tcb, &mut engine);
             match go_to(tcb, &mut engine, false) {
-                Next::Linkable(target) if tcb.pc() == exit.target && !is_probed => engine.link(path, target),
+                Continuation::Linkable(target) if tcb.pc() == exit.target && !is_probed => engine.link(path, target),
                 // The thread has aborted a critical section, or the way must not be linked.
-                Next::Linkable(_) | Next::Found => {}
-                Next::Unreadable | Next::Failed(_) => {
+                Continuation::Linkable(_) | Continuation::Found => {}
+                Continuation::Unreadable | Continuation::Failed(_) => {
                     drop(engine);
                     return resume(tcb);
                 }
@@ -436,7 +436,7 @@ fn on_changed(tcb: &mut Tcb, fragment: FragmentId) {
     // It cannot have been reclaimed, as above.
     let Some(at) = engine.reference(fragment) else { panic!("fragment {fragment} is unknown") };
     tcb.set_pc(engine.fragment(at).address);
-    reclaim::leave_cache(tcb);
+    reclaim::exit_cache(tcb);
     engine.drop_fragment(at);
     drop(engine);
     resume(tcb);
@@ -446,16 +446,16 @@ fn on_changed(tcb: &mut Tcb, fragment: FragmentId) {
 extern "C" fn on_indirect(tcb: &mut Tcb, target: AppPc) {
     hold_signals(tcb);
     tcb.set_pc(target);
-    reclaim::leave_cache(tcb);
+    reclaim::exit_cache(tcb);
     skip::update_mode(tcb);
     rseq::update_section(tcb);
     probe::append_stack_pointer(tcb);
     let mut engine = ENGINE.lock();
     let is_probed = probe::visit(tcb, &mut engine);
     match go_to(tcb, &mut engine, true) {
-        Next::Linkable(target) if !is_probed => engine.add_to_table(target),
-        Next::Linkable(_) | Next::Found => {}
-        Next::Unreadable | Next::Failed(_) => {
+        Continuation::Linkable(target) if !is_probed => engine.add_to_table(target),
+        Continuation::Linkable(_) | Continuation::Found => {}
+        Continuation::Unreadable | Continuation::Failed(_) => {
             drop(engine);
             return resume(tcb);
         }
@@ -467,7 +467,7 @@ extern "C" fn on_indirect(tcb: &mut Tcb, target: AppPc) {
 /// Finds or makes the fragment for `tcb.registers.rip`.
 extern "C" fn resume(tcb: &mut Tcb) {
     hold_signals(tcb);
-    reclaim::leave_cache(tcb);
+    reclaim::exit_cache(tcb);
     if tcb.is_child_process() && tcb.signals().native.get() {
         return;
     }
@@ -478,10 +478,10 @@ extern "C" fn resume(tcb: &mut Tcb) {
         probe::append_stack_pointer(tcb);
         let next = go_to(tcb, &mut ENGINE.lock(), false);
         let failure = match next {
-            Next::Unreadable if syscall::vsyscall(tcb) => continue,
-            Next::Unreadable if maps::is_executable(tcb.registers.rip) => Failure::Unreadable,
-            Next::Failed(failure) => failure,
-            Next::Unreadable | Next::Linkable(_) | Next::Found => break,
+            Continuation::Unreadable if syscall::vsyscall(tcb) => continue,
+            Continuation::Unreadable if maps::is_executable(tcb.registers.rip) => Failure::Unreadable,
+            Continuation::Failed(failure) => failure,
+            Continuation::Unreadable | Continuation::Linkable(_) | Continuation::Found => break,
         };
         if failure::detach(tcb, failure) {
             return;
@@ -491,7 +491,7 @@ extern "C" fn resume(tcb: &mut Tcb) {
 }
 
 /// Where a thread continues.
-enum Next {
+enum Continuation {
     /// In this fragment, to which the exit may be linked.
     Linkable(FragmentRef),
     /// In a fragment, to which the exit must not be linked.
@@ -502,21 +502,21 @@ enum Next {
 
 /// Sets `tcb.next` for `tcb.registers.rip`. Unreadable code is jumped to natively, so that the
 /// processor raises the fault that the application has to see.
-fn go_to(tcb: &mut Tcb, engine: &mut Engine, with_indirect_entry: bool) -> Next {
+fn go_to(tcb: &mut Tcb, engine: &mut Engine, with_indirect_entry: bool) -> Continuation {
     let pc = tcb.pc();
     let is_gate = select::choose_mode(tcb, engine) || engine.sections.contains(pc);
     match engine.find_in(tcb.selection.mode, pc, with_indirect_entry) {
-        Ok(_) if memory::is_exhausted() => Next::Failed(Failure::NoMemory),
+        Ok(_) if memory::is_exhausted() => Continuation::Failed(Failure::NoMemory),
         Ok(at) => {
             tcb.next = engine.fragment(at).body.get();
             engine.enter_cache(tcb);
-            if is_gate { Next::Found } else { Next::Linkable(at) }
+            if is_gate { Continuation::Found } else { Continuation::Linkable(at) }
         }
         Err(NoFragment::Unreadable) => {
             tcb.next = pc.get();
-            Next::Unreadable
+            Continuation::Unreadable
         }
-        Err(NoFragment::Failed(failure)) => Next::Failed(failure),
+        Err(NoFragment::Failed(failure)) => Continuation::Failed(failure),
     }
 }
 

@@ -17,7 +17,7 @@ use wire::{DATA_VALUES, word};
 
 use crate::fragment::Progress;
 use crate::tcb::Tcb;
-use crate::{gs, memory, ring};
+use crate::{gs, memory, ring, sys};
 
 mod arithmetic;
 mod moves;
@@ -26,7 +26,7 @@ mod segment;
 mod string;
 
 pub use save_area::enabled_components;
-pub use string::{Strings, flush, string_progress};
+pub use string::{StringRun, flush, string_progress};
 
 use save_area::save_area;
 
@@ -105,7 +105,7 @@ fn sign_extend(value: u64, bytes: usize) -> i64 {
 fn operand_address(tcb: &Tcb, instruction: &Instruction) -> u64 {
     let at = (0..instruction.op_count()).find(|&at| instruction.op_kind(at) == OpKind::Memory).unwrap_or(0);
     let value = |name: Register, _, _| match name {
-        Register::FS => Some(ring::fs_base()),
+        Register::FS => Some(sys::fs_base()),
         Register::GS => Some(tcb.gs_base),
         name if name.is_segment_register() => Some(0),
         name => Some(register(tcb, name)),
@@ -180,7 +180,7 @@ fn number_of(register: Register) -> usize {
 /// The segment base of a string's source or of a table.
 fn segment_base(tcb: &Tcb, instruction: &Instruction) -> u64 {
     match instruction.segment_prefix() {
-        Register::FS => ring::fs_base(),
+        Register::FS => sys::fs_base(),
         Register::GS => tcb.gs_base,
         _ => 0,
     }

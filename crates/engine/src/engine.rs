@@ -12,15 +12,15 @@ use core::sync::atomic::Ordering;
 use entity::{FragmentId, PathId};
 use wire::Control;
 
+use crate::address_table::AddressTable;
 use crate::cache::Cache;
 use crate::change::Pages;
 use crate::emit::IndirectTable;
 use crate::lock::Mutex;
-use crate::lookup::Lookup;
 use crate::paths::PathTable;
 use crate::reclaim::Reclaimer;
 use crate::rseq::Sections;
-use crate::select::{self, Selection, TRANSLATION_MODE_COUNT, TranslationMode};
+use crate::select::{self, SelectionTable, TRANSLATION_MODE_COUNT, TranslationMode};
 use crate::translate::Order;
 
 /// The engine of this process. Translation, linking and dropping of fragments happen under this
@@ -28,20 +28,21 @@ use crate::translate::Order;
 pub static ENGINE: Mutex<Engine> = Mutex::new(Engine::new());
 
 pub struct Engine {
-    pub(crate) control: u64,
+    /// The control page; `None` before [`Self::set_up`].
+    control: Option<&'static Control>,
     pub(crate) table: IndirectTable,
     /// The address in every empty slot of the indirect-branch tables.
     pub(crate) missing: u64,
-    pub selection: Selection,
+    pub selection: SelectionTable,
     pub sections: Sections,
     pub(crate) cache: Cache,
     pub(crate) reclaimer: Reclaimer,
     pub(crate) paths: PathTable,
     /// Fragments by application address, for each translation mode.
-    pub(crate) by_address: [Lookup; TRANSLATION_MODE_COUNT],
+    pub(crate) by_address: [AddressTable; TRANSLATION_MODE_COUNT],
     /// Numbers and lengths of announced blocks, by application address.
-    pub(crate) blocks: Lookup,
-    pub(crate) block_lengths: Lookup,
+    pub(crate) blocks: AddressTable,
+    pub(crate) block_lengths: AddressTable,
     pub pages: Pages,
     /// Set once there is more than one thread: locked instructions are then followed by a
     /// timestamp. Before that, `unordered` lists the fragments with locked instructions.
@@ -55,17 +56,17 @@ pub struct Engine {
 impl Engine {
     pub(crate) const fn new() -> Self {
         Self {
-            control: 0,
+            control: None,
             table: IndirectTable { address: 0, by_pext: false },
             missing: 0,
-            selection: Selection::new(),
+            selection: SelectionTable::new(),
             sections: Sections::new(),
             cache: Cache::new(),
             reclaimer: Reclaimer::new(),
             paths: PathTable::new(),
-            by_address: [const { Lookup::new() }; TRANSLATION_MODE_COUNT],
-            blocks: Lookup::new(),
-            block_lengths: Lookup::new(),
+            by_address: [const { AddressTable::new() }; TRANSLATION_MODE_COUNT],
+            blocks: AddressTable::new(),
+            block_lengths: AddressTable::new(),
             pages: Pages::new(),
             ordered: false,
             unordered: Vec::new(),
@@ -74,14 +75,17 @@ impl Engine {
         }
     }
 
-    /// Sets the addresses of the shared memory and of the indirect-branch tables. `missing` is the
-    /// entry of the dispatcher for targets that the tables do not have.
-    pub fn set_up(&mut self, control: u64, table: IndirectTable, missing: u64) {
-        self.control = control;
+    /// Sets the control page, at the start of the shared memory, and the indirect-branch tables.
+    /// `missing` is the entry of the dispatcher for targets that the tables do not have.
+    ///
+    /// # Safety
+    /// At the address of `table` there are [`wire::TABLE_COUNT`] tables of [`wire::TABLE_BYTES`]
+    /// bytes, for this engine only, that stay mapped.
+    pub unsafe fn set_up(&mut self, control: &'static Control, table: IndirectTable, missing: u64) {
+        self.control = Some(control);
         self.table = table;
         self.missing = missing;
         self.has_avx512 = has_avx512();
-        let control = self.control();
         self.paths.set_base(PathId::new(control.next_path.load(Ordering::Relaxed) + 1));
         self.reclaimer.set_up(control);
         self.selection.set_up(control);
@@ -95,8 +99,8 @@ impl Engine {
     }
 
     pub(crate) fn control(&self) -> &'static Control {
-        // SAFETY: the shared mapping stays as long as the process.
-        unsafe { &*(self.control as *const Control) }
+        let Some(control) = self.control else { panic!("the engine is not set up") };
+        control
     }
 
     /// Notes that there is more than one thread. Fragments with locked instructions are dropped, to

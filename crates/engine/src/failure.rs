@@ -149,7 +149,23 @@ pub fn on_panic() -> ! {
         Interruption::Nothing | Interruption::Entry => {}
     }
     // SAFETY: what held the lock in this thread does not continue.
-    unsafe { crate::engine::ENGINE.break_open() };
+    unsafe { release_own_lock(tcb) };
     while !detach(tcb, Failure::Defect) {}
     crate::dispatch::enter_native()
+}
+
+/// Releases the engine's lock if the calling thread holds it.
+///
+/// # Safety
+/// What held the lock in this thread does not continue.
+unsafe fn release_own_lock(tcb: &Tcb) {
+    /// No other thread has a stack in so many bytes above the one on which the injector starts the
+    /// first thread.
+    const ABOVE: u64 = 64 << 10;
+    let on_stack = 0u8;
+    let here = &raw const on_stack as u64;
+    let own = tcb.mapping..tcb.mapping + tcb.mapping_length;
+    let stacks = if own.contains(&here) { own } else { here..here + ABOVE };
+    // SAFETY: the caller's promise; the range has stacks of this thread only.
+    unsafe { crate::engine::ENGINE.release_for_dead(stacks) };
 }

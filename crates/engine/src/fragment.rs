@@ -176,6 +176,22 @@ impl Engine {
         self.paths.fragment(id.first_path())
     }
 
+    /// The fragment and exit of a path.
+    fn path(&self, path: PathId) -> Option<(FragmentRef, ExitLink)> {
+        Some((self.paths.fragment(path)?, self.exit(path)?))
+    }
+
+    /// Words of data behind the word of a path.
+    pub fn data_words(&self, path: PathId) -> Option<u16> {
+        self.paths.data_words(path)
+    }
+
+    /// Whether the accesses on a path are recorded.
+    pub fn records_data(&self, path: PathId) -> bool {
+        let is_uninstrumented = self.paths.fragment(path).is_some_and(|at| self.fragment(at).uninstrumented);
+        self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE && !is_uninstrumented
+    }
+
     /// Returns the instrumented fragment for `address`, and translates it if there is none.
     pub fn find(&mut self, address: AppPc, with_indirect_entry: bool) -> Result<FragmentRef, NoFragment> {
         self.find_in(TranslationMode::Instrumented, address, with_indirect_entry)
@@ -333,15 +349,8 @@ impl Engine {
             return Err(Failure::NoRoom.into());
         }
         let end = out.here();
-        let stubs_length = stubs.len();
-        let mut out = Emitter::new(&mut stubs[stubs_length - stub_bytes..], stubs_end - stub_bytes as u64);
-        for index in (0..translation.exits.len()).rev() {
-            let stub = out.position();
-            out.exit_stub(id.path(index as u32).get());
-            while out.position() < stub + STUB_STRIDE {
-                out.bytes(&[0x90]);
-            }
-        }
+        let stubs_start = stubs.len() - stub_bytes;
+        write_stubs(&mut stubs[stubs_start..], stubs_end - stub_bytes as u64, id, translation.exits.len());
         let fragment = Fragment {
             address,
             start,
@@ -508,6 +517,18 @@ impl Engine {
             }
         }
         self.cache.units[unit].clear();
+    }
+}
+
+/// Writes the exit stubs of a fragment. That of the last exit comes first.
+fn write_stubs(room: &mut [u8], address: CachePc, fragment: FragmentId, exit_count: usize) {
+    let mut out = Emitter::new(room, address);
+    for index in (0..exit_count).rev() {
+        let stub = out.position();
+        out.exit_stub(fragment.path(index as u32).get());
+        while out.position() < stub + STUB_STRIDE {
+            out.bytes(&[0x90]);
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use core::arch::asm;
 
 use crate::sys::{self, number};
 use crate::tcb::{self, AlternateStack, Tcb};
-use crate::{clone, engine_memory, memory, ring, seccomp};
+use crate::{clone, engine_memory, memory, seccomp};
 
 const ARCH_SET_GS: u64 = 0x1001;
 const ARCH_SET_FS: u64 = 0x1002;
@@ -66,7 +66,7 @@ pub unsafe fn enter_handler(tcb: *mut Tcb, native: bool) -> u64 {
 ///
 /// # Safety
 /// As [`enter_handler`], whose result `before` is. Nothing uses gs until the handler returns.
-pub unsafe fn leave_handler(tcb: *const Tcb, native: bool, before: u64) {
+pub unsafe fn exit_handler(tcb: *const Tcb, native: bool, before: u64) {
     // SAFETY: nothing else uses the state of a thread that runs natively.
     let wanted = if native { unsafe { (*tcb).gs_base } } else { before };
     if wanted != tcb as u64 {
@@ -79,7 +79,7 @@ pub unsafe fn leave_handler(tcb: *const Tcb, native: bool, before: u64) {
 pub fn write_base(tcb: &mut Tcb, value: u64) {
     let state = tcb.this as u64;
     // SAFETY: gs points at the state again before anything uses it; a signal in between is
-    // deferred, see `leave_handler`.
+    // deferred, see `exit_handler`.
     unsafe {
         asm!("wrgsbase {}", "wrgsbase {}", in(reg) value, in(reg) state, options(nostack, preserves_flags));
     }
@@ -123,13 +123,16 @@ pub fn arch_prctl(tcb: &mut Tcb, code: u64, argument: u64) -> Option<i64> {
         return None;
     }
     let mut ignored = 0u64;
-    // A seccomp filter may object. The call itself changes nothing.
+    // A seccomp filter may object.
     let harmless = if code == ARCH_SET_GS { tcb.this as u64 } else { &raw mut ignored as u64 };
-    if let Some(objection) = seccomp::objection(tcb, number::ARCH_PRCTL, [code, harmless, 0, 0, 0, 0]) {
-        return Some(objection);
+    // SAFETY: sets the base to what it is, or writes it to `ignored`.
+    let objection = unsafe { seccomp::objection(tcb, number::ARCH_PRCTL, [code, harmless, 0, 0, 0, 0]) };
+    if objection.is_some() {
+        return objection;
     }
     if code == ARCH_GET_GS {
-        return Some(if memory::write(argument, &tcb.gs_base) { 0 } else { sys::EFAULT });
+        // SAFETY: the application's system call writes there.
+        return Some(if unsafe { memory::write(argument, &tcb.gs_base) } { 0 } else { sys::EFAULT });
     }
     if !is_settable(argument) {
         return Some(sys::EPERM);
@@ -145,7 +148,7 @@ fn is_settable(address: u64) -> bool {
     if address < FOUR_LEVELS {
         return true;
     }
-    let before = ring::fs_base();
+    let before = sys::fs_base();
     // SAFETY: fs is the application's again before it continues.
     unsafe {
         let result = sys::call(number::ARCH_PRCTL, [ARCH_SET_FS, address, 0, 0, 0, 0]);

@@ -30,10 +30,11 @@ impl Engine {
 
     pub(crate) fn table_slots(&self, mode: TranslationMode) -> &'static [AtomicU64] {
         let address = self.table_of(mode).address as usize;
-        if address == 0 {
+        if self.table.address == 0 || address == 0 {
             return &[];
         }
-        // SAFETY: the injector made tables of this size, for this use only, and they stay.
+        // SAFETY: the caller of `set_up` has promised tables of this size, for this use only, that
+        // stay mapped.
         unsafe { core::slice::from_raw_parts(address as *const AtomicU64, wire::TABLE_BYTES / 8) }
     }
 
@@ -112,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// Marks a separate indirect entry as dropped, because its fragment is.
+    /// Notes that a separate indirect entry is dropped, because its fragment is.
     pub(crate) fn drop_indirect_entry(&mut self, start: CachePc) {
         let Some(index) = self.cache.unit_of(start) else { return };
         let unit = &mut self.cache.units[index];

@@ -18,6 +18,7 @@
 
 extern crate alloc;
 
+pub mod address_table;
 pub mod cache;
 pub mod cache_pc;
 pub mod change;
@@ -38,7 +39,6 @@ pub mod indirect;
 pub mod limits;
 pub mod link;
 pub mod lock;
-pub mod lookup;
 pub mod maps;
 pub mod memory;
 pub mod owners;

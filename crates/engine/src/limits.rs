@@ -104,14 +104,16 @@ fn kernel_limit(wanted: Limit, real: Limit, own: u64) -> Limit {
 pub fn limit(call: u64, arguments: [u64; 6]) -> i64 {
     let [a, b, c, d, ..] = arguments;
     let (resource, new, old) = match call {
-        number::SETRLIMIT => (a, b, 0),
-        number::GETRLIMIT => (a, 0, b),
-        _ if a == 0 || a == own_process() => (b, c, d),
-        _ => return syscall::call_now(call, arguments),
+        number::SETRLIMIT => (Some(a), b, 0),
+        number::GETRLIMIT => (Some(a), 0, b),
+        _ if a == 0 || a == own_process() => (Some(b), c, d),
+        // Of another process.
+        _ => (None, c, d),
     };
-    match resource_index(resource) {
+    match resource.and_then(resource_index) {
         Some(resource_index) => of_memory(call, arguments, resource_index, new, old),
-        None => syscall::call_now(call, arguments),
+        // SAFETY: the application's own call.
+        None => unsafe { syscall::call_now(call, arguments) },
     }
 }
 
@@ -136,7 +138,8 @@ fn of_memory(call: u64, mut arguments: [u64; 6], resource_index: usize, new: u64
     if let Some(lifted) = &lifted {
         arguments[if call == number::SETRLIMIT { 1 } else { 2 }] = core::ptr::from_ref(lifted) as u64;
     }
-    let result = syscall::call_now(call, arguments);
+    // SAFETY: the application's own call, with a limit of the engine in place of its own.
+    let result = unsafe { syscall::call_now(call, arguments) };
     if result != 0 {
         return result;
     }
@@ -145,10 +148,10 @@ fn of_memory(call: u64, mut arguments: [u64; 6], resource_index: usize, new: u64
         ANY.store(true, Ordering::Relaxed);
     }
     drop(limits);
-    match before {
-        Some(before) if old != 0 && !memory::write(old, &before) => sys::EFAULT,
-        _ => 0,
-    }
+    // SAFETY: the application's system call has written the kernel's limit there.
+    let write_old = |before: Limit| unsafe { memory::write(old, &before) };
+    let is_written = old == 0 || before.is_none_or(write_old);
+    if is_written { 0 } else { sys::EFAULT }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! `clone`) can be killed while it holds a mutex, and its parent then has to release it.
 
 use core::cell::UnsafeCell;
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut, Range};
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -42,7 +43,7 @@ impl<T> Mutex<T> {
         let holder = own_holder();
         for _ in 0..SPINS {
             if self.state.compare_exchange_weak(FREE, holder, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return Guard { mutex: self };
+                return self.guard();
             }
             core::hint::spin_loop();
         }
@@ -56,31 +57,19 @@ impl<T> Mutex<T> {
                 sys::futex_wait_without_limit(&self.state, contended);
             }
         }
-        Guard { mutex: self }
-    }
-}
-
-impl<T> Mutex<T> {
-    /// Waits until the mutex is free, for a second at most, and then makes it free.
-    ///
-    /// # Safety
-    /// If the calling thread holds it, it must not use what the mutex protects any more.
-    pub unsafe fn break_open(&self) {
-        const MILLISECONDS: u64 = 10;
-        for _ in 0..100 {
-            match self.state.load(Ordering::Acquire) {
-                FREE => return,
-                state => sys::futex_wait(&self.state, state, MILLISECONDS),
-            };
-        }
-        self.release();
+        self.guard()
     }
 
-    /// Releases the mutex if a dead thread with stacks in this range holds it. True if one did: the
-    /// protected value may be inconsistent.
+    /// The guard of the calling thread, which has just locked the mutex.
+    fn guard(&self) -> Guard<'_, T> {
+        Guard { mutex: self, _stays_on_its_thread: PhantomData }
+    }
+
+    /// Releases the mutex if code on a stack in this range holds it, which was killed or has
+    /// failed. True if it did: the protected value may be inconsistent.
     ///
     /// # Safety
-    /// That thread must be dead, and no other thread may have a stack in the range.
+    /// No code on these stacks may use the protected value again through a guard that it has now.
     pub unsafe fn release_for_dead(&self, stacks: Range<u64>) -> bool {
         let holder = self.state.load(Ordering::Acquire) & !CONTENDED;
         let is_held = holder != FREE && stacks.step_by(sys::PAGE as usize).any(|page| holder_at(page) == holder);
@@ -99,6 +88,9 @@ impl<T> Mutex<T> {
 
 pub struct Guard<'a, T> {
     mutex: &'a Mutex<T>,
+    /// The state identifies the thread, so that another one must neither release the mutex nor use
+    /// the value through this.
+    _stays_on_its_thread: PhantomData<*const ()>,
 }
 
 impl<T> Deref for Guard<'_, T> {
@@ -137,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_thread_held_is_released() {
+    fn a_mutex_of_a_dead_thread_is_released() {
         static MUTEX: Mutex<u64> = Mutex::new(0);
         let (send, receive) = std::sync::mpsc::channel();
         std::thread::spawn(move || {

@@ -4,8 +4,8 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::arch::naked_asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::engine_memory;
 use crate::lock::Mutex;
+use crate::{engine_memory, sys};
 
 /// Copies `length` bytes; returns how many were copied before a fault. The signal handler knows the
 /// instruction at [`copy_instruction`] and continues at [`copy_recovery`] when it faults.
@@ -69,10 +69,13 @@ pub(crate) fn read<T: PlainData>(address: u64) -> Option<T> {
     (copied == size_of::<T>() as u64).then(|| unsafe { value.assume_init() })
 }
 
-/// Writes a value to application memory, on behalf of the application. False if it is not writable.
+/// Writes a value to application memory. False if it is not writable.
+///
+/// # Safety
+/// The application has asked the kernel for this write.
 #[must_use]
-pub(crate) fn write<T: PlainData>(address: u64, value: &T) -> bool {
-    // SAFETY: the application (or the kernel for it) asked for this write at this address.
+pub(crate) unsafe fn write<T: PlainData>(address: u64, value: &T) -> bool {
+    // SAFETY: the caller's promise; a fault is caught.
     unsafe { copy(address, core::ptr::from_ref(value) as u64, size_of::<T>() as u64) == size_of::<T>() as u64 }
 }
 
@@ -127,6 +130,11 @@ impl Allocator {
     }
 }
 
+/// Whether a block comes straight from the kernel.
+fn is_large(layout: Layout) -> bool {
+    layout.size().max(layout.align()) > LARGE
+}
+
 fn class_of(layout: Layout) -> usize {
     layout.size().max(layout.align()).max(16).next_power_of_two().trailing_zeros() as usize
 }
@@ -179,18 +187,20 @@ unsafe impl GlobalAlloc for &Allocator {
     }
 }
 
-// SAFETY: blocks are disjoint, large enough and aligned to their power-of-two size (or to pages).
+// SAFETY: blocks are disjoint and large enough. They are aligned to their power-of-two size, large
+// ones to pages: a larger alignment of a large block is refused.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if layout.size() > LARGE {
-            return engine_memory::map(layout.size() as u64)
-                .map_or(core::ptr::null_mut(), |address| address as *mut u8);
+        if is_large(layout) {
+            let is_possible = layout.align() as u64 <= sys::PAGE;
+            let address = is_possible.then(|| engine_memory::map(layout.size() as u64)).flatten();
+            return address.map_or(core::ptr::null_mut(), |address| address as *mut u8);
         }
         self.state.lock().take(class_of(layout))
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        if layout.size() > LARGE {
+        if is_large(layout) {
             // SAFETY: the block came from `engine_memory::map` with this size and is given back by
             // its owner.
             return unsafe { engine_memory::unmap(block as u64, layout.size() as u64) };
@@ -206,7 +216,6 @@ unsafe impl GlobalAlloc for Allocator {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::sys;
 
     extern "C" fn on_fault(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
         // SAFETY: the kernel's context.
@@ -252,8 +261,9 @@ pub(crate) mod tests {
         assert_eq!((bytes[95], bytes[96]), (0, 1));
         assert_eq!(read_bytes(start + 4096, &mut bytes), 0);
         assert_eq!(read::<u64>(start + 4089), None);
-        assert!(!write(start + 4092, &0u64));
-        assert!(write(start + 4088, &0u64));
+        // SAFETY: nothing else uses the pages.
+        let written = [4092, 4088].map(|offset| unsafe { write(start + offset, &0u64) });
+        assert_eq!(written, [false, true]);
     }
 
     fn layout(size: usize, align: usize) -> Layout {
@@ -300,6 +310,16 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn an_alignment_beyond_pages_is_for_small_blocks() {
+        let allocator = Allocator::new();
+        filled(&allocator, layout(100, LARGE), 1);
+        for (size, align) in [(LARGE + 1, 8192), (100, 2 * LARGE)] {
+            // SAFETY: the size is not zero.
+            assert!(unsafe { allocator.alloc(layout(size, align)) }.is_null());
+        }
+    }
+
+    #[test]
     fn a_block_that_was_given_back_is_used_again() {
         let allocator = Allocator::new();
         let layout = layout(100, 8);
@@ -333,9 +353,12 @@ pub(crate) mod tests {
         let source = [1u64, 2, 3];
         assert_eq!(read::<[u64; 3]>(source.as_ptr() as u64), Some(source));
         let mut target = 0u32;
-        assert!(write(&raw mut target as u64, &5u32));
-        // SAFETY: `target` is alive; it was written to through its address.
-        assert_eq!(unsafe { (&raw const target).read_volatile() }, 5);
+        // SAFETY: `target` is alive; it is written to and read through its address.
+        let value = unsafe {
+            assert!(write(&raw mut target as u64, &5u32));
+            (&raw const target).read_volatile()
+        };
+        assert_eq!(value, 5);
         let mut bytes = [0u8; 8];
         assert_eq!(read_bytes(&raw const source[1] as u64, &mut bytes), 8);
         assert_eq!(u64::from_le_bytes(bytes), 2);

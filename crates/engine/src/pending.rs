@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use wire::{Control, SLOT_COUNT};
 
-use crate::signal::{Info, SYNCHRONOUS_COUNT, SYNCHRONOUS_SIGNALS, bit, synchronous_index};
+use crate::signal::{SYNCHRONOUS_COUNT, SYNCHRONOUS_SIGNALS, SignalInfo, bit, synchronous_index};
 use crate::sys;
 
 /// The signals that are pending for the process.
@@ -34,7 +34,7 @@ impl Entry {
 
 impl Pending {
     /// Makes a signal pending. As for all standard signals, one per number is kept.
-    pub fn put(&self, signal: usize, info: &Info) {
+    pub fn put(&self, signal: usize, info: &SignalInfo) {
         let Some(entry) = synchronous_index(signal).map(|index| &self.entries[index]) else { return };
         if entry.state.compare_exchange(EMPTY, BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             for (word_slot, &word) in entry.info.iter().zip(info) {
@@ -45,7 +45,7 @@ impl Pending {
     }
 
     /// Takes a signal, for the calling thread to handle.
-    pub fn take(&self, signal: usize) -> Option<Info> {
+    pub fn take(&self, signal: usize) -> Option<SignalInfo> {
         let entry = &self.entries[synchronous_index(signal)?];
         entry.state.compare_exchange(FULL, BUSY, Ordering::SeqCst, Ordering::SeqCst).ok()?;
         let info = core::array::from_fn(|at| entry.info[at].load(Ordering::Relaxed));
@@ -84,7 +84,7 @@ pub fn slot_of(control: &Control, tid: u32) -> Option<usize> {
 
 /// Stores a backup before a signal is sent to another thread. False if there is one already: then
 /// there is a signal, too.
-pub fn store_backup(slot: usize, signal: usize, info: &Info) -> bool {
+pub fn store_backup(slot: usize, signal: usize, info: &SignalInfo) -> bool {
     let Some(entry) = synchronous_index(signal).map(|index| &BACKUPS[slot].entries[index]) else { return false };
     let free = entry.state.compare_exchange(EMPTY, BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     if free {
@@ -145,7 +145,7 @@ pub fn confirmed_backups(slot: u32) -> u64 {
 }
 
 /// Takes a confirmed backup, unless its signal is still pending in the kernel.
-pub fn take_backup(slot: u32, signal: usize) -> Option<Info> {
+pub fn take_backup(slot: u32, signal: usize) -> Option<SignalInfo> {
     let mut pending = 0u64;
     // SAFETY: the kernel writes the set.
     unsafe { sys::call(sys::number::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]) };
@@ -173,7 +173,7 @@ const HINT_VALUE: u64 = wire::DETACH_REQUEST ^ 1;
 const SI_QUEUE: u32 = -1i32 as u32;
 
 /// Whether a signal is a hint.
-pub fn is_hint(signal: usize, info: &Info) -> bool {
+pub fn is_hint(signal: usize, info: &SignalInfo) -> bool {
     synchronous_index(signal).is_some() && info[1] as u32 == SI_QUEUE && info[3] == HINT_VALUE
 }
 
@@ -254,7 +254,7 @@ pub fn accept_hints(slot: u32) {
 }
 
 /// Queues a signal for the calling thread itself.
-pub fn requeue(signal: usize, info: &Info) {
+pub fn requeue(signal: usize, info: &SignalInfo) {
     // SAFETY: no arguments; then the kernel reads the information.
     unsafe {
         let process = sys::call(sys::number::GETPID, [0; 6]) as u64;
@@ -277,7 +277,7 @@ pub fn set_up() {
 /// shares its memory may have executed another program by now.
 pub fn queue(tid: u32, signal: usize, value: u64) -> bool {
     let process = u64::from(TARGET.load(Ordering::Relaxed));
-    let mut info: Info = [0; 16];
+    let mut info: SignalInfo = [0; 16];
     (info[0], info[1], info[2], info[3]) = (signal as u64, u64::from(SI_QUEUE), process, value);
     let arguments = [process, u64::from(tid), signal as u64, info.as_ptr() as u64, 0, 0];
     // SAFETY: the kernel reads the information.
@@ -304,6 +304,7 @@ mod tests {
         pending.put(10, &first);
         assert_eq!((pending.bits(), pending.take(10)), (0, None));
     }
+
     fn pending_in_kernel() -> u64 {
         let mut pending = 0u64;
         // SAFETY: the kernel writes the set.

@@ -6,10 +6,10 @@
 //! is there with the stack pointer above, the dispatcher appends the result.
 //!
 //! Of calls inside of each other only the outermost is recorded: `calloc` may call `malloc`. Calls
-//! that a signal handler makes are not inside of what the signal has interrupted. Whatever leaves a
-//! routine without a return (longjmp, an exception that `operator new` throws) moves the stack
-//! pointer above its frame. The next visit sees that, or finds another call's return address where
-//! the routine's was.
+//! that a signal handler makes are not inside of what the signal has interrupted. A thread that
+//! ends a routine without a return (longjmp, an exception that `operator new` throws) moves the
+//! stack pointer above its frame. The next visit sees that, or finds another call's return address
+//! where the routine's was.
 //!
 //! The recorder keeps a call stack for each thread. It follows the stack pointer through the code
 //! that the thread executes. Where the code does not say what becomes of it, an event does
@@ -37,19 +37,19 @@ struct Call {
     entry: AppPc,
     /// The stack pointer at the entry, and the return address there.
     rsp: u64,
-    caller: u64,
+    caller: AppPc,
     /// Where `posix_memalign` stores its result.
     result_at: u64,
 }
 
 /// The calls of one thread, the innermost last.
 #[derive(Default)]
-pub struct Calls {
+pub struct AllocationCalls {
     list: [Call; CALLS_MAX],
     count: usize,
 }
 
-impl Calls {
+impl AllocationCalls {
     fn as_slice(&self) -> &[Call] {
         &self.list[..self.count]
     }
@@ -62,21 +62,22 @@ impl Calls {
         true
     }
 
-    /// Removes the calls that the thread has left, given where it is now and what its stack holds.
-    fn forget_left(&mut self, rsp: u64, on_alternate: bool, stack: impl Fn(u64) -> Option<u64>) {
-        let is_replaced = |call: &Call| call.routine != HANDLER && stack(call.rsp) != Some(call.caller);
-        let is_left = |call: &Call| match (call.on_alternate, on_alternate) {
+    /// Removes the calls that have ended by a return or a jump, given where the thread is now and
+    /// what its stack holds.
+    fn forget_ended(&mut self, rsp: u64, on_alternate: bool, stack: impl Fn(u64) -> Option<u64>) {
+        let is_replaced = |call: &Call| call.routine != HANDLER && stack(call.rsp) != Some(call.caller.get());
+        let has_ended = |call: &Call| match (call.on_alternate, on_alternate) {
             (false, true) => false,
             (true, false) => true,
             _ => rsp > call.rsp || is_replaced(call),
         };
-        while self.as_slice().last().is_some_and(is_left) {
+        while self.as_slice().last().is_some_and(has_ended) {
             self.count -= 1;
         }
     }
 
-    /// Removes the innermost call if the thread is at its entry again, on the same stack: it was
-    /// left, and the same instruction calls again.
+    /// Removes the innermost call if the thread is at its entry again, on the same stack: it has
+    /// ended, and the same instruction calls again.
     fn forget_repeated(&mut self, entry: AppPc, rsp: u64) {
         if self.as_slice().last().is_some_and(|call| call.routine != HANDLER && (call.entry, call.rsp) == (entry, rsp))
         {
@@ -86,7 +87,7 @@ impl Calls {
 
     /// Removes the call that returns to `pc`, and those inside of it.
     fn take_returned(&mut self, pc: AppPc, rsp: u64) -> Option<Call> {
-        let returns = |call: &Call| call.routine != HANDLER && call.caller == pc.get() && call.rsp + 8 == rsp;
+        let returns = |call: &Call| call.routine != HANDLER && call.caller == pc && call.rsp + 8 == rsp;
         self.count = self.as_slice().iter().rposition(returns)?;
         Some(self.list[self.count])
     }
@@ -117,15 +118,15 @@ pub fn visit(tcb: &mut Tcb, engine: &mut Engine) -> bool {
 fn enter(tcb: &mut Tcb, engine: &mut Engine, routine: u8) {
     let [rsp, first, second, third] = [RSP, RDI, RSI, RDX].map(|register| tcb.registers.general[register]);
     let entry = tcb.pc();
-    forget_left(tcb);
+    forget_ended(tcb);
     tcb.calls.forget_repeated(entry, rsp);
-    let Some(caller) = memory::read::<u64>(rsp) else { return };
+    let Some(caller) = memory::read::<u64>(rsp).map(AppPc::new) else { return };
     let result_at = if routine == routine::POSIX_MEMALIGN { first } else { 0 };
     let call = Call { routine, on_alternate: is_on_alternate(tcb), entry, rsp, caller, result_at };
     if tcb.calls.is_in_routine() || !tcb.calls.push(call) {
         return;
     }
-    engine.watch_probed_return(AppPc::new(caller));
+    engine.watch_probed_return(caller);
     ring::append_enter(tcb, routine, [first, second, third], caller);
 }
 
@@ -152,13 +153,13 @@ pub fn enter_handler(tcb: &mut Tcb) {
 
 /// Whether an allocation routine makes the system call that the thread is in.
 pub fn is_nested_call(tcb: &mut Tcb) -> bool {
-    forget_left(tcb);
+    forget_ended(tcb);
     tcb.calls.is_in_routine()
 }
 
-fn forget_left(tcb: &mut Tcb) {
+fn forget_ended(tcb: &mut Tcb) {
     let (rsp, on_alternate) = (tcb.registers.general[RSP], is_on_alternate(tcb));
-    tcb.calls.forget_left(rsp, on_alternate, memory::read::<u64>);
+    tcb.calls.forget_ended(rsp, on_alternate, memory::read::<u64>);
 }
 
 fn is_on_alternate(tcb: &Tcb) -> bool {
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
 
     fn call(routine: u8, rsp: u64, on_alternate: bool) -> Call {
-        Call { routine, on_alternate, entry: AppPc::new(0x9000), rsp, caller: 0x4000, result_at: 0 }
+        Call { routine, on_alternate, entry: AppPc::new(0x9000), rsp, caller: AppPc::new(0x4000), result_at: 0 }
     }
 
     /// A stack on which no return address was replaced.
@@ -193,12 +194,12 @@ mod tests {
 
     #[test]
     fn the_outermost_call_counts() {
-        let mut calls = Calls::default();
+        let mut calls = AllocationCalls::default();
         assert!(!calls.is_in_routine());
         assert!(calls.push(call(routine::CALLOC, 0x1000, false)));
-        calls.forget_left(0x1000, false, stack);
+        calls.forget_ended(0x1000, false, stack);
         assert!(calls.is_in_routine(), "a tail call");
-        calls.forget_left(0xff0, false, stack);
+        calls.forget_ended(0xff0, false, stack);
         assert!(calls.is_in_routine());
         assert!(calls.take_returned(AppPc::new(0x4000), 0x1000).is_none(), "not yet");
         assert!(calls.take_returned(AppPc::new(0x4001), 0x1008).is_none());
@@ -208,17 +209,17 @@ mod tests {
 
     #[test]
     fn a_jump_out_of_a_routine() {
-        let mut calls = Calls::default();
+        let mut calls = AllocationCalls::default();
         calls.push(call(routine::NEW, 0x1000, false));
-        calls.forget_left(0x1008, false, stack);
+        calls.forget_ended(0x1008, false, stack);
         assert!(!calls.is_in_routine());
     }
 
     #[test]
     fn a_call_in_the_place_of_one_that_was_left() {
-        let mut calls = Calls::default();
+        let mut calls = AllocationCalls::default();
         calls.push(call(routine::NEW, 0x1000, false));
-        calls.forget_left(0xe00, false, |address| Some(if address == 0x1000 { 0x5000 } else { 0x4000 }));
+        calls.forget_ended(0xe00, false, |address| Some(if address == 0x1000 { 0x5000 } else { 0x4000 }));
         assert!(!calls.is_in_routine(), "another call has its return address there");
         calls.push(call(routine::NEW, 0x1000, false));
         calls.forget_repeated(AppPc::new(0x9010), 0x1000);
@@ -230,21 +231,21 @@ mod tests {
     #[test]
     fn handlers_are_not_inside_of_what_they_interrupt() {
         for (handler_rsp, on_alternate) in [(0x800, false), (0x9000, true)] {
-            let mut calls = Calls::default();
+            let mut calls = AllocationCalls::default();
             calls.push(call(routine::MALLOC, 0x1000, false));
             calls.push(call(HANDLER, handler_rsp, on_alternate));
-            calls.forget_left(handler_rsp - 0x100, on_alternate, stack);
+            calls.forget_ended(handler_rsp - 0x100, on_alternate, stack);
             assert!(!calls.is_in_routine());
             calls.push(call(routine::FREE, handler_rsp - 0x100, on_alternate));
             assert!(calls.take_returned(AppPc::new(0x4000), handler_rsp - 0xf8).is_some());
-            calls.forget_left(0xf00, false, stack);
+            calls.forget_ended(0xf00, false, stack);
             assert!(calls.is_in_routine(), "back in malloc");
         }
     }
 
     #[test]
     fn a_full_list_takes_no_more() {
-        let mut calls = Calls::default();
+        let mut calls = AllocationCalls::default();
         for _ in 0..CALLS_MAX {
             assert!(calls.push(call(HANDLER, 0x1000, false)));
         }

@@ -24,7 +24,7 @@ const SUPERBLOCKS_MAX: usize = 32;
 const STRIDE_WITH_DATA: usize = 64;
 /// The part of a segment with data that is searched. Finding the words between data takes time, and
 /// the beginning of a segment is representative, because segments begin anywhere.
-const SHOWN_WITH_DATA: usize = wire::SEGMENT_BYTES / size_of::<u32>() / 4;
+const SEARCHED_WITH_DATA: usize = wire::SEGMENT_BYTES / size_of::<u32>() / 4;
 
 /// Samples the segment that the thread has filled, before it is handed over.
 pub fn profile_segment(tcb: &Tcb) {
@@ -36,7 +36,7 @@ pub fn profile_segment(tcb: &Tcb) {
     if tcb.control().data.load(Ordering::Relaxed) == DATA_NONE {
         sample(&mut engine, words, STRIDE);
     } else {
-        let words = without_data(&engine, &words[..words.len().min(SHOWN_WITH_DATA)]);
+        let words = without_data(&engine, &words[..words.len().min(SEARCHED_WITH_DATA)]);
         sample(&mut engine, &words, STRIDE_WITH_DATA);
     }
 }

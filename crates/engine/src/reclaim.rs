@@ -36,8 +36,8 @@ fn epoch(tcb: &Tcb) -> Option<&'static AtomicU64> {
     EPOCHS.get(tcb.slot_index as usize)
 }
 
-/// Notes that the thread has left the cache and that its state is saved.
-pub fn leave_cache(tcb: &Tcb) {
+/// Notes that the thread has exited the cache and that its state is saved.
+pub fn exit_cache(tcb: &Tcb) {
     if let Some(epoch) = epoch(tcb) {
         epoch.store(OUTSIDE, Ordering::Release);
     }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_is_used_again() {
+    fn memory_of_dropped_fragments_is_used_again() {
         let _turn = TURN.lock().unwrap();
         let (mut engine, code) = (engine(), code());
         churn(&mut engine, code, 20);

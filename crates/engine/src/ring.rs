@@ -25,7 +25,7 @@ fn open_segment(tcb: &mut Tcb) {
     tcb.segment = segment_address(tcb);
     tcb.limit = tcb.segment + SEGMENT_BYTES as u64;
     tcb.cursor = tcb.segment;
-    tcb.selection.profile_start = tcb.cursor;
+    select::restart_words(tcb);
 }
 
 /// Prepares the ring of a new thread and makes the guard pages that stop its cursor.
@@ -102,11 +102,15 @@ pub fn advance(tcb: &mut Tcb) {
     if select::reuse_segment(tcb) {
         return;
     }
+    if tcb.selection.skipping {
+        skip::count_executed(tcb);
+    }
     publish(tcb);
     if !wait_for_room(tcb) {
         // The recorder reads no more: overwrite the segment until the thread has detached.
         tcb.detaching = true;
         tcb.cursor = tcb.segment;
+        select::restart_words(tcb);
         return;
     }
     open_segment(tcb);
@@ -147,9 +151,7 @@ pub fn wait_for_code(control: &Control, head: u64) {
         }
         control.code_waiting.store(1, Ordering::SeqCst);
         ring_doorbell(control);
-        // SAFETY: the low half of the tail, as an atomic of its own; x86 is little-endian.
-        let word = unsafe { &*control.code_tail.as_ptr().cast::<core::sync::atomic::AtomicU32>() };
-        sys::futex_wait(word, tail as u32, PATIENCE_MILLISECONDS);
+        sys::futex_wait_low_half(&control.code_tail, tail as u32, PATIENCE_MILLISECONDS);
     }
 }
 
@@ -224,11 +226,11 @@ pub fn append_signal(tcb: &mut Tcb, signal: u8, handler: AppPc) {
 }
 
 /// Appends a call of an allocation routine, at whose entry the thread is.
-pub fn append_enter(tcb: &mut Tcb, routine: u8, arguments: [u64; 3], caller: u64) {
+pub fn append_enter(tcb: &mut Tcb, routine: u8, arguments: [u64; 3], caller: AppPc) {
     let tsc = time_of_event(tcb, bytes_of(16, &[]));
     let [pc, rsp] = [tcb.registers.rip, tcb.registers.general[wire::RSP]].map(halves);
     let [first, second, third] = arguments.map(halves);
-    let [caller, tsc] = [caller, tsc.get()].map(halves);
+    let [caller, tsc] = [caller.get(), tsc.get()].map(halves);
     let pairs = [pc, rsp, first, second, third, caller];
     let mut words = [word::event(word::ENTER, routine.into()); 16];
     words[1..word::ENTER_STACK].copy_from_slice(pairs.as_flattened());
@@ -281,19 +283,10 @@ pub fn append_string(tcb: &mut Tcb, source: u64, destination: u64, count: u32, s
     append_with_data(tcb, &words, &values);
 }
 
-/// The base of the calling thread's fs segment.
-pub fn fs_base() -> u64 {
-    const ARCH_GET_FS: u64 = 0x1003;
-    let mut base = 0u64;
-    // SAFETY: the kernel writes the base.
-    unsafe { sys::call(sys::number::ARCH_PRCTL, [ARCH_GET_FS, &raw mut base as u64, 0, 0, 0, 0]) };
-    base
-}
-
 /// Appends the base of the thread's fs segment, if data is recorded.
 pub fn append_fs_base(tcb: &mut Tcb) {
     if tcb.control().data.load(Ordering::Relaxed) != wire::DATA_NONE {
-        let [low, high] = halves(fs_base());
+        let [low, high] = halves(sys::fs_base());
         append(tcb, &[word::event(word::FS_BASE, 0), low, high]);
     }
 }
@@ -329,7 +322,7 @@ pub fn close(tcb: &mut Tcb, kind: u8) {
     if tcb.is_child_process() {
         // Its parent lives on, and another thread may get the slot at once.
         pending::publish(tcb.slot_index, !0);
-        reclaim::leave_cache(tcb);
+        reclaim::exit_cache(tcb);
     }
     tcb.slot().state.store(wire::SLOT_ENDED, Ordering::SeqCst);
     ring_doorbell(tcb.control());

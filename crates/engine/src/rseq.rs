@@ -240,7 +240,8 @@ pub fn update_section(tcb: &mut Tcb) {
 
 /// Aborts a section: the thread continues at the abort handler.
 fn abort(tcb: &mut Tcb, section: &Section) {
-    let _ = memory::write(tcb.rseq.address.wrapping_add(FIELD), &0u64);
+    // SAFETY: the application has registered the structure, in which the kernel clears this field.
+    let _ = unsafe { memory::write(tcb.rseq.address.wrapping_add(FIELD), &0u64) };
     leave_section(tcb);
     tcb.set_pc(section.abort);
     ring::append_timed(tcb, word::RESUME, section.abort);

@@ -137,7 +137,8 @@ fn install(tcb: &mut Tcb, call: u64, mut arguments: [u64; 6], program: u64) -> i
     // Before the call, because another thread may exec as soon as the filter is installed.
     tcb.control().engine_start.store(signal::image().start, Ordering::SeqCst);
     tcb.control().notices.fetch_or(NOTICE_FILTERED, Ordering::SeqCst);
-    let result = syscall::call_now(call, arguments);
+    // SAFETY: the application's own call, with a filter that begins with the engine's prefix.
+    let result = unsafe { syscall::call_now(call, arguments) };
     if result >= 0 {
         FILTERS.lock().push(filter);
     }
@@ -195,12 +196,16 @@ pub fn is_filtered(tcb: &Tcb) -> bool {
 }
 
 /// Asks the filters about a system call that the engine answers itself, by a call with these
-/// arguments, with which it does nothing. `None` if they have no objection.
-pub fn objection(tcb: &Tcb, call: u64, arguments: [u64; 6]) -> Option<i64> {
+/// arguments. `None` if they have no objection.
+///
+/// # Safety
+/// With these arguments, the call must do nothing.
+pub unsafe fn objection(tcb: &Tcb, call: u64, arguments: [u64; 6]) -> Option<i64> {
     if !is_filtered(tcb) {
         return None;
     }
-    let result = syscall::call_now(call, arguments);
+    // SAFETY: the caller's promise.
+    let result = unsafe { syscall::call_now(call, arguments) };
     (result < 0).then_some(result)
 }
 
@@ -291,10 +296,17 @@ fn evaluate(filter: &[Instruction], data: &SeccompData) -> Option<u32> {
     }
 }
 
+/// The word at an offset; `None` where none begins.
 fn word(data: &SeccompData, offset: u32) -> Option<u32> {
-    // SAFETY: the structure is plain numbers without gaps.
-    let words: [u32; 16] = unsafe { core::mem::transmute(*data) };
-    if offset.is_multiple_of(4) { words.get(offset as usize / 4).copied() } else { None }
+    let mut bytes = [0; size_of::<SeccompData>()];
+    bytes[..4].copy_from_slice(&data.call.to_le_bytes());
+    bytes[4..8].copy_from_slice(&data.architecture.to_le_bytes());
+    let numbers = core::iter::once(data.instruction_pointer).chain(data.arguments);
+    for (field, number) in bytes[8..].chunks_exact_mut(8).zip(numbers) {
+        field.copy_from_slice(&number.to_le_bytes());
+    }
+    let (words, _) = bytes.as_chunks::<4>();
+    if offset.is_multiple_of(4) { words.get(offset as usize / 4).map(|word| u32::from_le_bytes(*word)) } else { None }
 }
 
 fn compute(operation: u16, a: u32, b: u32) -> Option<u32> {
@@ -395,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_recorder_needs_is_known() {
+    fn filters_that_forbid_the_injection_are_found() {
         let allowed = |filter: &[Instruction]| injection().iter().all(|data| is_allowed(filter, data));
         assert!(allowed(&forbids(number::EXECVE)));
         for call in [number::MMAP, number::MPROTECT, number::MEMFD_CREATE, number::MADVISE, number::CLOSE] {

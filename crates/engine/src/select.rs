@@ -41,7 +41,7 @@ pub enum TranslationMode {
 pub const TRANSLATION_MODE_COUNT: usize = 3;
 
 /// The selected addresses, as the recorder has given them.
-pub struct Selection {
+pub struct SelectionTable {
     flags: u32,
     generation: u32,
     /// Ascending and disjoint.
@@ -56,13 +56,13 @@ pub struct Selection {
     probed_returns: Vec<AppPc>,
 }
 
-impl Default for Selection {
+impl Default for SelectionTable {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Selection {
+impl SelectionTable {
     pub const fn new() -> Self {
         Self {
             flags: 0,
@@ -264,7 +264,8 @@ pub fn start(tcb: &mut Tcb, engine: &Engine) {
     restart_words(tcb);
 }
 
-fn restart_words(tcb: &mut Tcb) {
+/// Begins the words that the profile and skipping have not seen at the cursor.
+pub fn restart_words(tcb: &mut Tcb) {
     tcb.selection.profile_start = tcb.cursor;
     tcb.selection.uncounted_start = tcb.cursor;
 }
@@ -387,10 +388,10 @@ impl Engine {
 mod tests {
     use super::*;
 
-    fn selection(flags: u32, ranges: &[(u64, u64)], entries: &[u64]) -> Selection {
+    fn selection(flags: u32, ranges: &[(u64, u64)], entries: &[u64]) -> SelectionTable {
         let ranges = ranges.iter().map(|&(start, end)| (AppPc::new(start), AppPc::new(end))).collect();
         let entries = entries.iter().copied().map(AppPc::new).collect();
-        Selection { flags, ranges, entries, ..Selection::new() }
+        SelectionTable { flags, ranges, entries, ..SelectionTable::new() }
     }
 
     #[test]
@@ -420,7 +421,7 @@ mod tests {
             assert_eq!(selection.room(AppPc::new(address)), next - address, "{address}");
         }
         assert_eq!(selection.room(AppPc::new(41)), u64::MAX);
-        assert_eq!(Selection::new().room(AppPc::NONE), u64::MAX);
+        assert_eq!(SelectionTable::new().room(AppPc::NONE), u64::MAX);
     }
 
     #[test]
@@ -457,7 +458,7 @@ mod tests {
         }
         control.range_count.store(1, Ordering::Relaxed);
         control.entry_count.store(1, Ordering::Relaxed);
-        let mut selection = Selection::new();
+        let mut selection = SelectionTable::new();
         selection.set_up(control);
         assert!(selection.ranges.is_empty(), "the generation has not changed");
         control.selection_generation.store(2, Ordering::Release);
@@ -467,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_the_stack() {
+    fn blocks_that_move_the_stack_are_unlinkable() {
         let cases: [(&[u8], bool); 9] = [
             (&[0x4c, 0x89, 0xc4], true),             // mov rsp, r8
             (&[0x48, 0x8b, 0xa7, 0, 1, 0, 0], true), // mov rsp, [rdi + 256]

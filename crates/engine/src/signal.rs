@@ -34,7 +34,7 @@ pub use deferred::{
     on_taken_by_call, refuse_hints, requeue_all_in_kernel, requeue_process_pending, stop_taking_signals,
     take_pending_back, try_sigtimedwait,
 };
-pub use frame::{Context, Info, is_on_alternate_stack, sigaltstack, sigreturn};
+pub use frame::{SignalContext, SignalInfo, is_on_alternate_stack, sigaltstack, sigreturn};
 pub use handler::{HandledSignal, Interruption, abandon_handler, interruption};
 pub use mask::{block_all, block_asynchronous, block_for_clone, set_mask, sigprocmask};
 pub use send::{kill_info, send_to_process, send_to_thread, tkill_info};

@@ -155,7 +155,8 @@ fn shorten_segment(tcb: &mut Tcb) {
 /// Subtracts what the thread has executed since the last count from its quota.
 pub fn count_executed(tcb: &mut Tcb) {
     let length = (tcb.cursor - tcb.selection.uncounted_start) as usize / 4;
-    // SAFETY: the thread has written these words of its own segment.
+    // SAFETY: the thread has written these words of its segment: `uncounted_start` moves back
+    // whenever the cursor does (`select::restart_words`).
     let words = unsafe { core::slice::from_raw_parts(tcb.selection.uncounted_start as *const u32, length) };
     tcb.selection.quota -= count(words) as i64;
     tcb.selection.uncounted_start = tcb.cursor;
@@ -215,12 +216,12 @@ pub fn note_instructions(path: PathId, instructions: u64) {
 /// Counts the instructions of the paths in `words`. This is the hot loop of skipping, so most words
 /// are taken eight at a time.
 fn count(words: &[u32]) -> u64 {
-    const GO: usize = 8;
+    const WORDS_AT_ONCE: usize = 8;
     let Some(table) = table() else { return 0 };
     let of_path = |path: u32| u64::from(table[path as usize % PATHS_MAX].load(Ordering::Relaxed));
     let (mut sum, mut rest) = (0u64, words);
     while let Some((&first, after)) = rest.split_first() {
-        if let Some((several, after)) = rest.split_first_chunk::<GO>()
+        if let Some((several, after)) = rest.split_first_chunk::<WORDS_AT_ONCE>()
             && (several.iter().fold(0, |all, word| all | word) as usize) < PATHS_MAX
         {
             sum += several.iter().map(|&path| of_path(path)).sum::<u64>();

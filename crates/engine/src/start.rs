@@ -7,7 +7,6 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use entity::ThreadId;
 use wire::{CodeMapping, Control, EngineLayout, FLAG_ATTACHED, FLAG_FSGSBASE, Init, STAGE_STARTED, VERSION, word};
 
 use crate::emit::IndirectTable;
@@ -34,19 +33,21 @@ pub unsafe extern "C" fn start(init: *mut Init) -> ! {
     fail_if_injected(control);
     set_up(control, first);
     let count = if is_attached(first) { first.thread_count.max(1) } else { 1 };
-    // SAFETY: the caller's promise; the recorder does not read them before the stage changes.
-    for init in unsafe { core::slice::from_raw_parts_mut(init, count as usize) } {
+    // SAFETY: the injector wrote as many, behind the initial values, and nothing changes them.
+    let mappings =
+        unsafe { core::slice::from_raw_parts(first.mappings as *const CodeMapping, first.mapping_count as usize) };
+    // SAFETY: the caller's promise. `first` is not used any more, and the recorder reads nothing
+    // before the stage changes.
+    let threads = unsafe { core::slice::from_raw_parts_mut(init, count as usize) };
+    for init in &mut *threads {
         init.state = make_state(control, init).this as u64;
     }
     if count > 1 {
         ENGINE.lock().order_threads();
     }
-    // SAFETY: the injector wrote as many.
-    let mappings =
-        unsafe { core::slice::from_raw_parts(first.mappings as *const CodeMapping, first.mapping_count as usize) };
     ENGINE.lock().add_writable_code(mappings.iter().map(Mapping::from));
-    // SAFETY: just made.
-    let tcb = unsafe { &mut *((*init).state as *mut Tcb) };
+    // SAFETY: just made, for this thread; `make_state` has kept no reference.
+    let tcb = unsafe { &mut *(threads[0].state as *mut Tcb) };
     fail_if_injected(control);
     fault_if_injected(control);
     // Nothing may fail from here to the change of the stage: changes of the kernel's state would
@@ -85,7 +86,8 @@ fn set_up(control: &'static Control, init: &Init) {
     pending::set_up();
     limits::grow(wire::SHARED_BYTES as u64 + (init.engine_end - init.engine_start));
     let table = IndirectTable { address: init.table, by_pext: has_bmi2() };
-    ENGINE.lock().set_up(init.shared, table, dispatch::miss_entry());
+    // SAFETY: the injector has mapped the tables with the engine.
+    unsafe { ENGINE.lock().set_up(control, table, dispatch::miss_entry()) };
     signal::set_image(init.engine_start, init.engine_end);
     clone::set_up(init.flags & FLAG_FSGSBASE != 0, init.min_signal_stack);
     order_by_contention(control, table);
@@ -101,7 +103,7 @@ fn order_by_contention(control: &Control, table: IndirectTable) {
 
 fn make_state(control: &Control, init: &Init) -> OwnedTcb {
     let has_memory = !failure::is_injected_in_set_up(control, Failure::NoMemory);
-    let state = || OwnedTcb::new(control, init.slot, ThreadId::new(init.thread), init.min_signal_stack);
+    let state = || OwnedTcb::new(control, init.slot, init.thread, init.min_signal_stack);
     let Some(mut tcb) = has_memory.then(state).flatten() else {
         failure::abandon_set_up(control, Failure::NoMemory);
     };

@@ -1,6 +1,7 @@
 //! System calls of the engine itself: no errno; negative results are errors.
 
 use core::arch::asm;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use entity::Tsc;
 
@@ -146,16 +147,25 @@ pub fn prefer_huge_pages(address: u64, length: u64) {
 }
 
 /// Waits while `*word == expected`, for `milliseconds` at most.
-pub fn futex_wait(word: &core::sync::atomic::AtomicU32, expected: u32, milliseconds: u64) {
+pub fn futex_wait(word: &AtomicU32, expected: u32, milliseconds: u64) {
+    futex_wait_at(word.as_ptr() as u64, expected, milliseconds);
+}
+
+/// Waits while the low half of `*word` is `expected`, for `milliseconds` at most.
+pub fn futex_wait_low_half(word: &AtomicU64, expected: u32, milliseconds: u64) {
+    // The processor is little-endian: the low half comes first.
+    futex_wait_at(word.as_ptr() as u64, expected, milliseconds);
+}
+
+fn futex_wait_at(address: u64, expected: u32, milliseconds: u64) {
     let timeout = [milliseconds / 1000, milliseconds % 1000 * 1_000_000];
-    let address = word.as_ptr() as u64;
-    // SAFETY: the kernel reads the word and the timeout.
+    // SAFETY: the kernel reads the word, if there is one, and the timeout.
     unsafe { call(number::FUTEX, [address, 0, u64::from(expected), timeout.as_ptr() as u64, 0, 0]) };
 }
 
 /// Waits while `*word == expected`. Unlike a wait with a time limit, this keeps the kernel's state
 /// of an interrupted system call of the application (`restart_syscall`).
-pub fn futex_wait_without_limit(word: &core::sync::atomic::AtomicU32, expected: u32) {
+pub fn futex_wait_without_limit(word: &AtomicU32, expected: u32) {
     // SAFETY: the kernel reads the word.
     unsafe { call(number::FUTEX, [word.as_ptr() as u64, 0, u64::from(expected), 0, 0, 0]) };
 }
@@ -169,9 +179,18 @@ pub fn nap() {
     unsafe { call(number::PPOLL, [0, 0, time.as_mut_ptr() as u64, 0, 0, 0]) };
 }
 
-pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {
+pub fn futex_wake(word: &AtomicU32) {
     // SAFETY: wakes waiters, touches no memory.
     unsafe { call(number::FUTEX, [word.as_ptr() as u64, 1, i32::MAX as u64, 0, 0, 0]) };
+}
+
+/// The base of the calling thread's fs segment.
+pub fn fs_base() -> u64 {
+    const ARCH_GET_FS: u64 = 0x1003;
+    let mut base = 0u64;
+    // SAFETY: the kernel writes the base.
+    unsafe { call(number::ARCH_PRCTL, [ARCH_GET_FS, &raw mut base as u64, 0, 0, 0, 0]) };
+    base
 }
 
 pub fn gettid() -> u32 {

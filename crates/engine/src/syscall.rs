@@ -44,18 +44,13 @@ pub fn handle(tcb: &mut Tcb) {
         }
     }
     let result = match call {
-        number::RT_SIGACTION => match seccomp::objection(tcb, call, [a, 0, 0, d, 0, 0]) {
-            Some(objection) => objection,
-            None => signal::sigaction(tcb, a, b, c, d),
-        },
-        number::RT_SIGPROCMASK => match seccomp::objection(tcb, call, [a, 0, 0, d, 0, 0]) {
-            Some(objection) => objection,
-            None => signal::sigprocmask(tcb, a, b, c, d),
-        },
-        number::SIGALTSTACK => match seccomp::objection(tcb, call, [0; 6]) {
-            Some(objection) => objection,
-            None => signal::sigaltstack(tcb, a, b),
-        },
+        number::RT_SIGACTION => {
+            signal_objection(tcb, call, arguments).unwrap_or_else(|| signal::sigaction(tcb, a, b, c, d))
+        }
+        number::RT_SIGPROCMASK => {
+            signal_objection(tcb, call, arguments).unwrap_or_else(|| signal::sigprocmask(tcb, a, b, c, d))
+        }
+        number::SIGALTSTACK => signal_objection(tcb, call, arguments).unwrap_or_else(|| signal::sigaltstack(tcb, a, b)),
         number::RT_SIGRETURN => return sigreturn(tcb),
         number::TKILL => signal::send_to_thread(tcb, a, b, signal::tkill_info(b), pass_through),
         number::TGKILL => signal::send_to_thread(tcb, b, c, signal::tkill_info(c), pass_through),
@@ -128,6 +123,17 @@ pub fn handle(tcb: &mut Tcb) {
     }
 }
 
+/// The objection of the application's seccomp filters to rt_sigaction, rt_sigprocmask or
+/// sigaltstack, if they have one.
+fn signal_objection(tcb: &Tcb, call: u64, arguments: [u64; 6]) -> Option<i64> {
+    let harmless = match call {
+        number::SIGALTSTACK => [0; 6],
+        _ => [arguments[0], 0, 0, arguments[3], 0, 0],
+    };
+    // SAFETY: without structures to read and write, these calls do nothing.
+    unsafe { seccomp::objection(tcb, call, harmless) }
+}
+
 /// Whether a child process that shares its parent's memory detaches before this system call: the
 /// call would change state that the engine keeps for the parent, or would need state for the child
 /// alone.
@@ -162,7 +168,8 @@ pub fn vsyscall(tcb: &mut Tcb) -> bool {
     let Some(&call) = CALLS.get((offset / 0x400) as usize) else { return false };
     let Some(target) = memory::read::<u64>(tcb.registers.general[RSP]) else { return false };
     let arguments = [RDI, RSI, RDX, R10, R8, R9].map(|register| tcb.registers.general[register]);
-    tcb.registers.general[RAX] = call_now(call, arguments) as u64;
+    // SAFETY: the application's own call.
+    tcb.registers.general[RAX] = unsafe { call_now(call, arguments) } as u64;
     tcb.registers.general[RSP] += 8;
     tcb.set_pc(AppPc::new(target));
     true
@@ -185,21 +192,21 @@ pub fn deliver_deferred() {
 /// Executes the application's system call as it is.
 pub fn pass_through(tcb: &mut Tcb) -> i64 {
     let asks_for_signals = asks_for_signals(tcb.registers.general[RAX]);
-    let mut is_over = false;
+    let mut is_handed_over = false;
     loop {
         // During the call, the kernel has the pending signals.
         if signal::has_pending(tcb, asks_for_signals) {
             signal::hand_pending_to_kernel(tcb, asks_for_signals);
-            is_over = true;
+            is_handed_over = true;
         }
         // SAFETY: the application's own system call, with its own arguments.
         let result = unsafe { trackway_syscall(tcb) };
         if result != NOT_YET && tcb.is_child_process() {
             signal::block_asynchronous(tcb);
         }
-        if is_over && result != NOT_YET {
+        if is_handed_over && result != NOT_YET {
             signal::take_pending_back(tcb);
-            is_over = false;
+            is_handed_over = false;
         }
         if result == sys::EFAULT && ENGINE.lock().release_guarded() {
             continue;
@@ -275,10 +282,13 @@ fn membarrier(tcb: &mut Tcb, command: u64) -> i64 {
     result
 }
 
-/// Makes a system call that does not block and that the engine has to complete: signals are
-/// deferred.
-pub fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
-    // SAFETY: the application's own system call, with its own arguments.
+/// Makes a system call of the application that does not block and that the engine has to complete:
+/// signals are deferred.
+///
+/// # Safety
+/// The application has asked for this call, or for one that does more.
+pub unsafe fn call_now(call: u64, arguments: [u64; 6]) -> i64 {
+    // SAFETY: the assembly reads the arguments; the rest is the caller's promise.
     unsafe { trackway_call(call, &raw const arguments) }
 }
 
@@ -288,7 +298,8 @@ const PATH_MAX: usize = 4096;
 /// mmap: new executable file mappings are modules. An anonymous mapping may name a descriptor, too.
 fn map(tcb: &Tcb, arguments: [u64; 6]) -> i64 {
     let [_, length, protection, flags, file, offset] = arguments;
-    let result = call_now(number::MMAP, arguments);
+    // SAFETY: the application's own call.
+    let result = unsafe { call_now(number::MMAP, arguments) };
     let Ok(address) = u64::try_from(result) else { return result };
     let mut engine = ENGINE.lock();
     engine.on_remap(address, length, protection);
@@ -320,7 +331,8 @@ fn unmap(arguments: [u64; 6]) -> i64 {
     let (was_writable, was_shared) = (engine.pages.is_writable(address), engine.pages.is_shared(address));
     engine.on_remap(address, length, 0);
     drop(engine);
-    let result = call_now(number::MUNMAP, arguments);
+    // SAFETY: the application's own call.
+    let result = unsafe { call_now(number::MUNMAP, arguments) };
     let mut engine = ENGINE.lock();
     if result == 0 {
         engine.announce_unmap(address, length);
@@ -340,7 +352,8 @@ fn protect(call: u64, arguments: [u64; 6]) -> i64 {
     // Under the lock: no other thread may change the protection of a page meanwhile.
     let mut engine = ENGINE.lock();
     engine.suspend_fragments(address, length);
-    let result = call_now(call, arguments);
+    // SAFETY: the application's own call.
+    let result = unsafe { call_now(call, arguments) };
     match result {
         0 if protection & PROT_GROWSDOWN != 0 => {
             engine.on_protect_failed(address, length);
@@ -359,7 +372,8 @@ fn remap(arguments: [u64; 6]) -> i64 {
     let (was_writable, was_shared) = (engine.pages.is_writable(address), engine.pages.is_shared(address));
     engine.on_remap(address, length, 0);
     drop(engine);
-    let result = call_now(number::MREMAP, arguments);
+    // SAFETY: the application's own call.
+    let result = unsafe { call_now(number::MREMAP, arguments) };
     let (address, length) = u64::try_from(result).map_or((address, length), |address| (address, new_length));
     let mut engine = ENGINE.lock();
     engine.on_remap(address, length, if was_writable { sys::PROT_WRITE | sys::PROT_EXEC } else { 0 });
@@ -373,7 +387,8 @@ fn remap(arguments: [u64; 6]) -> i64 {
 fn attach_shared(arguments: [u64; 6]) -> i64 {
     const IPC_STAT: u64 = 2;
     const SEGMENT_SIZE: usize = 48;
-    let result = call_now(number::SHMAT, arguments);
+    // SAFETY: the application's own call.
+    let result = unsafe { call_now(number::SHMAT, arguments) };
     let Ok(address) = u64::try_from(result) else { return result };
     let mut description = [0u64; 16];
     // SAFETY: the kernel fills the description, which has 112 bytes.
@@ -391,7 +406,8 @@ fn attach_shared(arguments: [u64; 6]) -> i64 {
 fn detach_shared(arguments: [u64; 6]) -> i64 {
     let address = arguments[0];
     let length = ENGINE.lock().shared_length(address);
-    let result = call_now(number::SHMDT, arguments);
+    // SAFETY: the application's own call.
+    let result = unsafe { call_now(number::SHMDT, arguments) };
     if let (0, Some(length)) = (result, length) {
         let mut engine = ENGINE.lock();
         engine.on_remap(address, length, 0);

@@ -53,7 +53,7 @@ pub struct Tcb {
     pub operand: OperandBuffer,
     pub scratch_vector: [u64; 8],
     /// Iterations of a string instruction that are not recorded yet.
-    pub strings: Option<alloc::boxed::Box<crate::emulate::Strings>>,
+    pub string_run: Option<alloc::boxed::Box<crate::emulate::StringRun>>,
     pub alternate_stack: AlternateStack,
     /// For a child process that runs natively: its signal actions.
     pub actions: Option<alloc::boxed::Box<[crate::signal::SignalAction; crate::signal::SIGNAL_COUNT]>>,
@@ -114,7 +114,7 @@ pub struct Tcb {
     /// By entry: the value that the thread's last locked instruction has written.
     pub order_values: [u64; crate::owners::OWNER_COUNT],
     /// Calls of allocation routines that have not returned.
-    pub calls: crate::probe::Calls,
+    pub calls: crate::probe::AllocationCalls,
 }
 
 /// The signal state of a thread: what a handler may use while the engine code that it has
@@ -145,13 +145,13 @@ pub struct Signals {
     /// The deferred asynchronous signal, which came where it could not be delivered; 0 for none.
     /// While there is one, the kernel holds all others that can be blocked.
     pub deferred: AtomicU32,
-    pub deferred_info: Cell<crate::signal::Info>,
+    pub deferred_info: Cell<crate::signal::SignalInfo>,
     /// Synchronous signals that wait for the next safe point, or until the application unblocks
     /// them. Their information is in `pending_info`, by `signal::synchronous_index`.
     pub pending: AtomicU64,
     /// Those of `pending` that a fault has raised.
     pub raised_by_fault: AtomicU64,
-    pub pending_info: [Cell<crate::signal::Info>; crate::signal::SYNCHRONOUS_COUNT],
+    pub pending_info: [Cell<crate::signal::SignalInfo>; crate::signal::SYNCHRONOUS_COUNT],
     /// Another thread has sent a hint: a signal is pending for the process, or a backup was
     /// confirmed (see `pending`).
     pub hinted: Cell<bool>,
@@ -179,13 +179,13 @@ pub struct Signals {
 
 /// The layout of what gs points at.
 #[repr(C)]
-struct Thread {
+struct TcbAndSignals {
     tcb: Tcb,
     signals: Signals,
 }
 
 /// Offset of the [`Signals`] from gs.
-pub const SIGNALS: usize = offset_of!(Thread, signals);
+pub const SIGNALS: usize = offset_of!(TcbAndSignals, signals);
 
 impl Signals {
     /// Whether the thread is a child process that shares its parent's memory. It takes none of the
@@ -338,7 +338,7 @@ impl OwnedTcb {
     /// Makes the state of a new thread. `None` if there is no memory.
     pub fn new(control: &Control, slot_index: u32, thread: ThreadId, min_signal_stack: u64) -> Option<Self> {
         let signal_stack_length = SIGNAL_STACK + ((min_signal_stack + 4095) & !4095);
-        let size = (size_of::<Thread>() as u64 + 4095) & !4095;
+        let size = (size_of::<TcbAndSignals>() as u64 + 4095) & !4095;
         let length = (GUARD + ENGINE_STACK_BYTES + signal_stack_length + size + 0xffff) & !0xffff;
         let mapping = engine_memory::map(length)?;
         // SAFETY: the first page was mapped just now; it becomes a guard page.
@@ -346,15 +346,18 @@ impl OwnedTcb {
         let engine_stack = mapping + GUARD + ENGINE_STACK_BYTES;
         let address = engine_stack + signal_stack_length;
         let this = address as *mut Tcb;
-        // SAFETY: fresh zeroed memory of the right size and alignment, for which all-zero is a
-        // valid value except for the pointers, which are set below before they are read.
-        let signals = unsafe { &mut *(address as *mut Thread).cast::<u8>().add(SIGNALS).cast::<Signals>() };
+        // SAFETY: fresh zeroed memory of the right size and alignment. Zero is a value of all
+        // fields but of some options, which are set below before they are read; so are the
+        // pointers.
+        let signals = unsafe { &mut *(address as *mut TcbAndSignals).cast::<u8>().add(SIGNALS).cast::<Signals>() };
         // The memory of the thread's state, to which there is no other reference yet.
         let mut tcb = Self(this);
         signals.this = signals;
         signals.control = control;
         signals.slot_index = slot_index;
         signals.raise_mask = !crate::signal::SYNCHRONOUS;
+        signals.call_mask = Cell::new(None);
+        signals.backup = Cell::new(None);
         tcb.this = this;
         tcb.engine_stack = engine_stack;
         tcb.signal_stack = engine_stack;
@@ -382,7 +385,8 @@ impl OwnedTcb {
     ///
     /// # Safety
     /// Nothing may use the thread's state or stacks any more.
-    pub unsafe fn free(self) {
+    pub unsafe fn free(mut self) {
+        self.string_run = None;
         // SAFETY: the caller's promise.
         unsafe { sys::unmap(self.mapping, self.mapping_length) };
     }

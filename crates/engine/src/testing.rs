@@ -19,12 +19,14 @@ pub(crate) const MISSING: u64 = 0x1234;
 pub(crate) fn engine() -> Engine {
     static TABLES: AtomicU64 = AtomicU64::new(0x7000_0000);
     let protection = sys::PROT_READ | sys::PROT_WRITE;
-    let shared = memory::tests::shared();
+    // SAFETY: zeroed memory of the right size is a control page, and it stays mapped.
+    let control = unsafe { &*(memory::tests::shared() as *const wire::Control) };
     let length = (wire::TABLE_COUNT * wire::TABLE_BYTES) as u64;
     let address = TABLES.fetch_add(length, Ordering::Relaxed);
     let table = sys::map(address, length, protection, sys::MAP_FIXED_NOREPLACE).unwrap();
     let mut engine = Engine::new();
-    engine.set_up(shared, IndirectTable { address: table, by_pext: true }, MISSING);
+    // SAFETY: the tables were mapped just now, for this engine.
+    unsafe { engine.set_up(control, IndirectTable { address: table, by_pext: true }, MISSING) };
     engine
 }
 
@@ -57,7 +59,7 @@ pub(crate) fn jumps_to(target: CachePc) -> Transfer {
 
 /// The records of the code ring so far.
 pub(crate) fn records(engine: &Engine) -> Vec<Definition<'_>> {
-    let ring = engine.control as usize + wire::CODE_RING_OFFSET;
+    let ring = core::ptr::from_ref(engine.control()) as usize + wire::CODE_RING_OFFSET;
     let head = engine.control().code_head.load(Ordering::SeqCst) as usize;
     // SAFETY: part of the mapping that `engine` made. The engine appends behind it: the tests do
     // not fill the ring.

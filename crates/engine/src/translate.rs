@@ -144,7 +144,7 @@ struct Translator<'e, 'b> {
     /// Terminator of the block before the current one.
     terminator_before: u32,
     /// What the current instruction does, if it is locked and ordered.
-    locked: Option<order::Locked>,
+    locked: Option<order::LockedClass>,
     owner_misses: Vec<order::OwnerMiss>,
 }
 

@@ -35,7 +35,7 @@ fn step(name: &str, code: &str) -> Result<Execution, Error> {
     single_step(Command::new(executable).env_clear().stdin(Stdio::null()), &options)
 }
 
-fn shown(access: &Access) -> String {
+fn describe(access: &Access) -> String {
     let Access { address, writes, value, .. } = access;
     let mut text = format!("{} {:x} {} 0x", if *writes { "W" } else { "R" }, address.wrapping_sub(DATA), value.len());
     value.iter().rev().for_each(|byte| write!(text, "{byte:02x}").unwrap());
@@ -45,7 +45,7 @@ fn shown(access: &Access) -> String {
 fn check(name: &str, code: &str, expected: &str) {
     let run = step(name, code).unwrap();
     assert_eq!(run.exit, Exit::Status(0), "{name}");
-    let found: Vec<String> = run.accesses[0].iter().map(shown).collect();
+    let found: Vec<String> = run.accesses[0].iter().map(describe).collect();
     let expected: Vec<&str> = expected.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     assert_eq!(found, expected, "{name}");
 }
@@ -551,7 +551,7 @@ fldenv [rbx]";
 }
 
 #[test]
-fn what_is_not_known_is_an_error() {
+fn an_instruction_with_unknown_accesses_is_an_error() {
     let error = step(
         "far",
         "push 0x33

@@ -234,7 +234,7 @@ fn the_environment_is_passed_on_as_it_is() {
 }
 
 #[test]
-fn what_does_not_end_is_killed() {
+fn a_program_that_does_not_end_is_killed() {
     let executable = workloads::build("timer_loop", Variant::Pie).unwrap();
     let options = StepOptions { stops_max: 1000, ..StepOptions::default() };
     let error = single_step(&mut Command::new(executable), &options).unwrap_err();
@@ -242,7 +242,7 @@ fn what_does_not_end_is_killed() {
 }
 
 #[test]
-fn what_cannot_start_is_named() {
+fn a_program_that_cannot_start_is_named() {
     let error = single_step(&mut Command::new("/nonexistent/program"), &StepOptions::default()).unwrap_err();
     assert!(error.to_string().contains("/nonexistent/program"), "{error}");
 }

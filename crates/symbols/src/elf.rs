@@ -81,8 +81,10 @@ pub fn map(path: &Path) -> io::Result<Mmap> {
     if !file.metadata()?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: the mapping is read only. If another process truncates the file meanwhile, an access
-    // ends this process. It would end the target, too, which has mapped the same file.
+    // SAFETY: the mapping is read only, and programs do not write to files of code that are in use:
+    // installers and compilers put new files in their places. If another process changes the file
+    // all the same, its functions may be wrong; if it truncates the file, an access ends this
+    // process, as it ends every process that has mapped the file.
     unsafe { Mmap::map(&file) }
 }
 

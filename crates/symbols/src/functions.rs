@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_file() {
+    fn files_of_other_kinds_are_refused() {
         assert!(Functions::parse(b"").is_none());
         assert!(Functions::parse(b"#!/bin/sh").is_none());
         assert!(Functions::parse(&[0x7f, b'E', b'L', b'F', 2, 1, 1, 0]).is_none());

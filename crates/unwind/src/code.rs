@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_call() {
+    fn other_instructions_are_no_call() {
         let others: [&[u8]; 5] = [&[], &[0xe9, 1, 2, 3, 4], &[0xff, 0xe0], &[0xff, 0x25, 1, 2, 3, 4], &[0xe8, 1, 2, 3]];
         others.iter().for_each(|other| assert!(!ends_with_call(before(other)), "{other:x?}"));
     }

@@ -145,14 +145,14 @@ impl Unwinder {
 }
 
 /// Whether the caller that was entered is interrupted code; or why there is none.
-type Entered = Result<bool, UnwindEnd>;
+type EnterResult = Result<bool, UnwindEnd>;
 
 fn enter_simple(
     row: SimpleRow,
     registers: &mut FrameRegisters,
     frame: &mut Frame,
     memory: &mut impl FnMut(u64) -> Option<u64>,
-) -> Entered {
+) -> EnterResult {
     let base = registers.read(u16::from(row.cfa_register), memory).ok_or(UnwindEnd::Unreadable)?;
     let cfa = base.wrapping_add_signed(row.cfa_offset.into());
     check_above(cfa, registers)?;
@@ -189,7 +189,7 @@ fn enter_general(
     registers: &mut FrameRegisters,
     frame: &mut Frame,
     memory: &mut impl FnMut(u64) -> Option<u64>,
-) -> Entered {
+) -> EnterResult {
     let cfa = cfa(row, registers, memory).ok_or(UnwindEnd::Unreadable)?;
     frame.cfa = is_above(cfa, registers).then_some(cfa);
     if row.return_address == RegisterRule::Undefined {
@@ -203,9 +203,9 @@ fn enter_general(
     for (number, rule) in &row.rules {
         registers.set(*number, apply(rule, callee.value(*number)));
     }
-    registers.rip = known(return_address, memory)?;
+    registers.rip = read_value(return_address, memory)?;
     // longjmp has a rule for rsp: it says that the caller is where setjmp returned to.
-    let rsp = known(registers.value(FrameRegister::Rsp as u16), memory)?;
+    let rsp = read_value(registers.value(FrameRegister::Rsp as u16), memory)?;
     registers.set(FrameRegister::Rsp as u16, Value::Known(rsp));
     if row.is_signal {
         frame.cfa = Some(rsp);
@@ -220,13 +220,13 @@ fn enter_general(
 }
 
 /// Returns a value, and reads it where it is saved.
-fn known(value: Value, memory: &mut impl FnMut(u64) -> Option<u64>) -> Result<u64, UnwindEnd> {
-    let known = match value {
+fn read_value(value: Value, memory: &mut impl FnMut(u64) -> Option<u64>) -> Result<u64, UnwindEnd> {
+    let number = match value {
         Value::Known(value) => Some(value),
         Value::Saved(address) => memory(address),
         Value::Unknown => None,
     };
-    known.ok_or(UnwindEnd::Unreadable)
+    number.ok_or(UnwindEnd::Unreadable)
 }
 
 fn cfa(row: &GeneralRow, registers: &FrameRegisters, memory: &mut impl FnMut(u64) -> Option<u64>) -> Option<u64> {
@@ -281,7 +281,7 @@ fn enter_without_row(
     registers: &mut FrameRegisters,
     frame: &mut Frame,
     memory: &mut impl FnMut(u64) -> Option<u64>,
-) -> Entered {
+) -> EnterResult {
     let rsp = registers.rsp().ok_or(UnwindEnd::Unreadable)?;
     if is_signal_return(registers.rip, memory) {
         return enter_interrupted(registers, frame, rsp, memory);
@@ -333,7 +333,7 @@ fn enter_interrupted(
     frame: &mut Frame,
     rsp: u64,
     memory: &mut impl FnMut(u64) -> Option<u64>,
-) -> Entered {
+) -> EnterResult {
     let mut place = rsp.wrapping_add(CONTEXT);
     for number in CONTEXT_REGISTERS {
         let value = memory(place).ok_or(UnwindEnd::Unreadable)?;

@@ -66,9 +66,9 @@ fn gdb(process: pid_t, directory: &Path) -> BTreeMap<pid_t, Vec<GdbFrame>> {
 }
 
 /// A program that has stopped itself. It ends with the test.
-struct Stopped(Child);
+struct StoppedProgram(Child);
 
-impl Stopped {
+impl StoppedProgram {
     fn start(program: &Path, arguments: &[&str]) -> Self {
         let child = Command::new(program).args(arguments).stdout(Stdio::null()).spawn().unwrap();
         let stopped = Self(child);
@@ -102,7 +102,7 @@ impl Stopped {
     }
 }
 
-impl Drop for Stopped {
+impl Drop for StoppedProgram {
     fn drop(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -113,7 +113,7 @@ impl Drop for Stopped {
 /// may end.
 fn check(source: &str, options: &[&str], arguments: &[&str], ends: &[UnwindEnd]) -> usize {
     let directory = TempDir::new().unwrap();
-    let stopped = Stopped::start(&build(directory.path(), source, options), arguments);
+    let stopped = StoppedProgram::start(&build(directory.path(), source, options), arguments);
     let ours = stopped.unwind();
     let theirs = gdb(stopped.process(), directory.path());
     let place = format!("{source} {options:?} {arguments:?}");

@@ -16,6 +16,8 @@ extern crate std;
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
+use entity::ThreadId;
+
 pub mod code;
 pub mod routine;
 pub mod word;
@@ -428,7 +430,7 @@ pub struct Init {
     pub min_signal_stack: u64,
     /// Logical thread number and slot that the injector has taken for this thread (slot state
     /// already live).
-    pub thread: u32,
+    pub thread: ThreadId,
     pub slot: u32,
     /// With [`FLAG_ATTACHED`]: length of the array of these, of which this is the first.
     pub thread_count: u32,

@@ -270,7 +270,7 @@ fn the_code_ring_wraps_around() {
 }
 
 #[test]
-fn fragments_are_taken_apart() {
+fn fragments_are_delivered_with_blocks_and_exits() {
     let shared = Shared::create_alone().unwrap();
     let mut sink = MemorySink::default();
     let exits = [FragmentExit::new(1, code::TERMINATOR_NOT_TAKEN), FragmentExit::new(2, code::TERMINATOR_INDIRECT)];
@@ -400,10 +400,10 @@ fn uninstrumented_code_is_left_out() {
     assert_eq!(shared.control().detach.load(SeqCst), wire::DETACH_TOGETHER);
     drain.finish();
     let gap = [word::event(word::GAP, 0), 2 << 12, 0];
-    let leave = [word::event(word::DETACH, 0), 0, 0];
+    let detach = [word::event(word::DETACH, 0), 0, 0];
     let half = [word::event(word::SIGNAL, 0), 1, 0, (1 << 12) + 1, 0, (1 << 12) + 1, 0, 0, 0];
-    assert_eq!(sink.paths[&(0, 0)], [&[1][..], &gap, &[3], &half, &leave].concat());
-    assert_eq!(sink.paths[&(0, 1)], [&[1][..], &leave].concat());
+    assert_eq!(sink.paths[&(0, 0)], [&[1][..], &gap, &[3], &half, &detach].concat());
+    assert_eq!(sink.paths[&(0, 1)], [&[1][..], &detach].concat());
     let numbers: Vec<u32> = sink.blocks.iter().map(|block| block.1.get()).collect();
     assert_eq!(numbers, [1, 3], "a block of uninstrumented code only is not delivered");
     assert_eq!(sink.fragments.len(), 2);
@@ -411,7 +411,7 @@ fn uninstrumented_code_is_left_out() {
 
 #[test]
 fn overwritten_words_are_not_read() {
-    for left in [false, true] {
+    for detached in [false, true] {
         let shared = Shared::create_alone().unwrap();
         let mut sink = MemorySink::default();
         let selection = Selection { skip: 1000, ..Selection::default() };
@@ -421,15 +421,15 @@ fn overwritten_words_are_not_read() {
         engine.append(&event(word::START, 0x4000));
         engine.view().uninstrumented_from.store(4 * 5 + 1, SeqCst);
         engine.append(&[1, 1, 77, word::event(99, 0)]);
-        if left {
+        if detached {
             drain.take_detached(0, 4 * 9, Tsc::new(3));
         } else {
             drain.finish_image();
         }
         let (_, warnings, _) = drain.finish();
         assert_eq!(warnings.len(), 1, "nothing was recorded");
-        let leave = if left { vec![word::event(word::DETACH, 0), 3, 0] } else { vec![] };
-        assert_eq!(sink.paths[&(0, 0)], [event(word::START, 0x4000), leave].concat());
+        let detach = if detached { vec![word::event(word::DETACH, 0), 3, 0] } else { vec![] };
+        assert_eq!(sink.paths[&(0, 0)], [event(word::START, 0x4000), detach].concat());
         assert_eq!(shared.control().slots[0].uninstrumented_from.load(SeqCst), 0);
     }
 }

@@ -138,7 +138,7 @@ fn cut(blocks: u32, pc: u64, tsc: u32) -> Vec<u32> {
 }
 
 #[test]
-fn enough_is_enough() {
+fn recording_ends_after_the_wanted_instructions() {
     let all = [start(RECORDED), vec![1, 3, 2], timed(word::TIME, 8), vec![1]];
     let opening = [start(RECORDED), vec![1], gap(UNINSTRUMENTED)].concat();
     let long = check(Some(21), &all, &[opening.clone(), vec![2], timed(word::TIME, 8), vec![1]]);

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_beyond_two_gigabytes_is_reached_by_way_of_rcx() {
+    fn a_table_beyond_two_gigabytes_is_reached_through_rcx() {
         for address in [0x8000_0000, 0xffff_f000, 0x5500_0000_0000] {
             let (_, instructions) = emit(|out| out.jump_indirect(IndirectTable { address, by_pext: true }));
             let [save, index, constant, entry, restore, jump] = instructions[..] else { panic!("{instructions:?}") };

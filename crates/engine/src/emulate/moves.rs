@@ -62,19 +62,20 @@ pub(super) fn pop_integer(tcb: &mut Tcb, instruction: &Instruction) {
     let mut value = [0u8; 16];
     for finally in [false, true] {
         macro_rules! pop {
-            ($operation:literal) => {
+            ($operation:literal) => {{
+                let (state, value) = (&raw mut state, &raw mut value);
                 // SAFETY: the floating-point unit is the application's, and the engine does not use
-                // it; the vector registers that come back with its state are those that were saved
-                // with it.
+                // it. The vector registers that come back with its state are as they were saved:
+                // no other instruction is between.
                 unsafe {
-                    let (state, value) = (&raw mut state, &raw mut value);
-                    asm!("fxsave64 [{s}]", concat!($operation, " [{v}]"),
-                        s = in(reg) state, v = in(reg) value, options(nostack));
-                    if !finally {
-                        asm!("fxrstor64 [{s}]", s = in(reg) state, options(nostack));
+                    if finally {
+                        asm!(concat!($operation, " [{v}]"), v = in(reg) value, options(nostack));
+                    } else {
+                        asm!("fxsave64 [{s}]", concat!($operation, " [{v}]"), "fxrstor64 [{s}]",
+                            s = in(reg) state, v = in(reg) value, options(nostack));
                     }
                 }
-            };
+            }};
         }
         match (instruction.mnemonic(), bytes) {
             (Mnemonic::Fistp, _) => pop!("fistp qword ptr"),

@@ -16,7 +16,7 @@ pub(super) enum SaveArea {
     Save,
     SaveCompact,
     Restore,
-    /// Of 512 bytes, without a header.
+    /// Without a header.
     OldSave,
     OldRestore,
 }
@@ -32,6 +32,8 @@ pub(super) fn save_area(instruction: &Instruction) -> Option<SaveArea> {
     }
 }
 
+/// Length of an area without a header.
+const OLD_BYTES: usize = 512;
 const SAVE_HEADER_END: usize = 576;
 
 /// Bytes that an area for these components takes.
@@ -53,8 +55,8 @@ fn area_bytes(components: u64, compact: bool) -> usize {
 /// What the operating system lets programs use of the extended state (XCR0).
 pub fn enabled_components() -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: an application that uses xsave runs where the operating system has enabled it; others
-    // ask CPUID first.
+    // SAFETY: an application that uses xsave or xrstor runs where the operating system has enabled
+    // them; others ask CPUID first.
     unsafe { asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nostack, nomem)) };
     u64::from(high) << 32 | u64::from(low)
 }
@@ -63,16 +65,18 @@ pub fn enabled_components() -> u64 {
 fn bytes_of_area(tcb: &Tcb, area: SaveArea, address: u64) -> usize {
     /// Where a compact area says what is in it.
     const COMPACT: u64 = 520;
+    if matches!(area, SaveArea::OldSave | SaveArea::OldRestore) {
+        return OLD_BYTES;
+    }
     let [low, high] = [RAX, RDX].map(|at| tcb.registers.general[at] as u32);
     let requested = enabled_components() & (u64::from(high) << 32 | u64::from(low));
     match area {
-        SaveArea::OldSave | SaveArea::OldRestore => 512,
-        SaveArea::Save => area_bytes(requested, false),
         SaveArea::SaveCompact => area_bytes(requested, true),
-        SaveArea::Restore => match memory::read::<u64>(address + COMPACT) {
+        SaveArea::Restore => match memory::read::<u64>(address.wrapping_add(COMPACT)) {
             Some(components) if components >> 63 != 0 => area_bytes(components, true),
             _ => area_bytes(requested, false),
         },
+        _ => area_bytes(requested, false),
     }
 }
 
@@ -81,29 +85,32 @@ pub(super) fn save_or_restore(tcb: &mut Tcb, instruction: &Instruction, area: Sa
     let address = operand_address(tcb, instruction);
     let restores = matches!(area, SaveArea::Restore | SaveArea::OldRestore);
     let bytes = bytes_of_area(tcb, area, address);
-    // Room for whatever the processor may write.
-    let Ok(layout) = Layout::from_size_align(area_bytes(enabled_components(), false).max(bytes) + 64, 64) else {
-        return;
-    };
+    let Ok(layout) = Layout::from_size_align(bytes, 64) else { return };
     // SAFETY: the size is not zero.
     let buffer = unsafe { alloc(layout) };
     if buffer.is_null() {
-        return;
+        // The thread is about to detach (`memory::is_exhausted`): the access is not recorded.
+        // SAFETY: the application's own instruction, on its own area.
+        return unsafe { transfer_state(tcb, instruction, address as *mut u8) };
     }
-    // SAFETY: the buffer is ours and large enough; the application's own accesses at `address`.
+    // SAFETY: the buffer is ours, aligned and large enough; the application's own accesses at
+    // `address`. The first copy initialises what `record` reads.
     unsafe {
-        let whole = |copied: u64| copied == bytes as u64;
-        let aligned = address.is_multiple_of(if bytes == 512 { 16 } else { 64 });
-        if !aligned || !whole(memory::copy(buffer as u64, address, bytes as u64)) {
+        let copies = |to: u64, from: u64| memory::copy(to, from, bytes as u64) == bytes as u64;
+        let is_aligned = address.is_multiple_of(if bytes == OLD_BYTES { 16 } else { 64 });
+        let is_readable = is_aligned && copies(buffer as u64, address);
+        if is_readable {
+            transfer_state(tcb, instruction, buffer);
+        }
+        let is_done = is_readable && (restores || copies(address, buffer as u64));
+        if is_done {
+            record(tcb, address, !restores, core::slice::from_raw_parts(buffer, bytes));
+        }
+        dealloc(buffer, layout);
+        if !is_done {
             // It faults, as the application's instruction would.
             transfer_state(tcb, instruction, address as *mut u8);
         }
-        transfer_state(tcb, instruction, buffer);
-        if !restores && !whole(memory::copy(address, buffer as u64, bytes as u64)) {
-            transfer_state(tcb, instruction, address as *mut u8);
-        }
-        record(tcb, address, !restores, core::slice::from_raw_parts(buffer, bytes));
-        dealloc(buffer, layout);
     }
 }
 
@@ -111,8 +118,8 @@ pub(super) fn save_or_restore(tcb: &mut Tcb, instruction: &Instruction, area: Sa
 /// in the saved state.
 ///
 /// # Safety
-/// `area` must be large enough, aligned and, for xrstor, hold what the application wants to
-/// restore.
+/// `area` is the application's own, or memory of the engine that is large enough, aligned and, for
+/// xrstor, a copy of what the application wants to restore.
 unsafe fn transfer_state(tcb: &mut Tcb, instruction: &Instruction, area: *mut u8) {
     let [low, high] = [RAX, RDX].map(|at| tcb.registers.general[at] as u32);
     macro_rules! transfer {
@@ -152,10 +159,10 @@ unsafe fn transfer_state(tcb: &mut Tcb, instruction: &Instruction, area: *mut u8
         };
     }
     match instruction.mnemonic() {
-        Mnemonic::Xsave => transfer!("xsave"),
-        Mnemonic::Xsave64 => transfer!("xsave64"),
-        Mnemonic::Xsaveopt => transfer!("xsaveopt"),
-        Mnemonic::Xsaveopt64 => transfer!("xsaveopt64"),
+        // xsaveopt would leave out what has not changed since an xrstor from the same address, but
+        // the buffer then was a copy of another area.
+        Mnemonic::Xsave | Mnemonic::Xsaveopt => transfer!("xsave"),
+        Mnemonic::Xsave64 | Mnemonic::Xsaveopt64 => transfer!("xsave64"),
         Mnemonic::Xsavec => transfer!("xsavec"),
         Mnemonic::Xsavec64 => transfer!("xsavec64"),
         Mnemonic::Fxsave => transfer!("fxsave"),
@@ -164,5 +171,47 @@ unsafe fn transfer_state(tcb: &mut Tcb, instruction: &Instruction, area: *mut u8
         Mnemonic::Fxrstor64 => transfer!("fxrstor64"),
         Mnemonic::Xrstor => transfer!("xrstor"),
         _ => transfer!("xrstor64"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use entity::{AppPc, ThreadId};
+
+    use super::*;
+    use crate::tcb::OwnedTcb;
+
+    #[repr(align(64))]
+    struct Area([u64; 512]);
+
+    #[test]
+    fn xsaveopt_leaves_out_nothing_that_was_restored_from_the_buffer() {
+        /// Of x87, SSE and AVX.
+        const COMPONENTS: u64 = 7;
+        /// Of ymm3, in an area.
+        const UPPER_HALF: usize = (SAVE_HEADER_END + 3 * 16) / 8;
+        const XRSTOR64: [u8; 4] = [0x48, 0x0f, 0xae, 0x2b];
+        const XSAVEOPT64: [u8; 4] = [0x48, 0x0f, 0xae, 0x33];
+        if !std::is_x86_feature_detected!("avx") || !std::is_x86_feature_detected!("xsaveopt") {
+            use std::io::Write;
+            std::io::stderr().write_all(b"NOT TESTED: this machine has no xsaveopt or no AVX\n").unwrap();
+            return;
+        }
+        // SAFETY: zeroed memory of the right size is a control page.
+        let control = unsafe { &*(memory::tests::shared() as *const wire::Control) };
+        let mut tcb = OwnedTcb::new(control, 0, ThreadId::FIRST, 0).unwrap();
+        (tcb.mxcsr, tcb.registers.general[RAX]) = (0x1f80, COMPONENTS);
+        let [restore, save] = [XRSTOR64, XSAVEOPT64].map(|code| isa::decoder(AppPc::new(0), &code).decode());
+        let mut buffer = Area([0; 512]);
+        (buffer.0[0], buffer.0[3], buffer.0[64]) = (0x37f, 0x1f80, COMPONENTS);
+        buffer.0[UPPER_HALF] = 0x5a;
+        // SAFETY: the buffer is aligned, and the processor accepts the state in it.
+        unsafe {
+            transfer_state(&mut tcb, &restore, buffer.0.as_mut_ptr().cast());
+            // A call that clears the buffer might use AVX.
+            (&raw mut buffer.0[UPPER_HALF]).write_volatile(0);
+            transfer_state(&mut tcb, &save, buffer.0.as_mut_ptr().cast());
+            assert_eq!((&raw const buffer.0[UPPER_HALF]).read_volatile(), 0x5a);
+        }
     }
 }

@@ -32,8 +32,8 @@ pub fn string_progress(tcb: &Tcb) -> ([u8; 32], usize) {
 /// Bytes of values that are recorded at once.
 const PIECE: usize = 4096;
 
-/// Iterations of a string instruction that have been made but not recorded.
-pub struct Strings {
+/// Iterations of a string instruction that were made one after the other and are not recorded yet.
+pub struct StringRun {
     source: u64,
     destination: u64,
     count: u32,
@@ -97,13 +97,13 @@ pub(super) fn execute(tcb: &mut Tcb, instruction: &Instruction) {
     let base = segment_base(tcb, instruction);
     let backwards = tcb.registers.rflags & FLAG_DIRECTION != 0;
     let step = if backwards { (shape.bytes as u64).wrapping_neg() } else { shape.bytes as u64 };
-    open_strings(tcb, &shape, backwards, base, reach);
+    open_run(tcb, &shape, backwards, base, reach);
     while !repeats || tcb.registers.general[RCX] & reach != 0 {
         let [source, destination] = [RSI, RDI].map(|at| tcb.registers.general[at] & reach);
         let address = base.wrapping_add(source);
         if room(tcb) < shape.bytes {
             flush(tcb);
-            open_strings(tcb, &shape, backwards, base, reach);
+            open_run(tcb, &shape, backwards, base, reach);
         }
         if repeats && shape.writes_destination && !backwards && !short && base == 0 {
             let moved = move_many(tcb, &shape, source, destination);
@@ -161,7 +161,7 @@ fn load_accumulator(tcb: &mut Tcb, value: u64, bytes: usize) {
     tcb.registers.general[RAX] = tcb.registers.general[RAX] & kept | value;
 }
 
-fn open_strings(tcb: &mut Tcb, shape: &StringShape, backwards: bool, base: u64, reach: u64) {
+fn open_run(tcb: &mut Tcb, shape: &StringShape, backwards: bool, base: u64, reach: u64) {
     let flags = [
         (shape.reads_source, word::STRING_READS_SOURCE),
         (shape.reads_destination, word::STRING_READS_DESTINATION),
@@ -174,8 +174,8 @@ fn open_strings(tcb: &mut Tcb, shape: &StringShape, backwards: bool, base: u64, 
     }
     let [source, destination] = [RSI, RDI].map(|at| tcb.registers.general[at] & reach);
     let source = base.wrapping_add(source);
-    let strings = tcb.strings.get_or_insert_with(|| {
-        alloc::boxed::Box::new(Strings {
+    let run = tcb.string_run.get_or_insert_with(|| {
+        alloc::boxed::Box::new(StringRun {
             source: 0,
             destination: 0,
             count: 0,
@@ -183,26 +183,26 @@ fn open_strings(tcb: &mut Tcb, shape: &StringShape, backwards: bool, base: u64, 
             read: [Values { bytes: [0; PIECE], length: 0 }, Values { bytes: [0; PIECE], length: 0 }],
         })
     });
-    (strings.source, strings.destination, strings.count, strings.shape) = (source, destination, 0, bits);
-    for values in &mut strings.read {
+    (run.source, run.destination, run.count, run.shape) = (source, destination, 0, bits);
+    for values in &mut run.read {
         values.length = 0;
     }
 }
 
 /// Bytes of values for which there is room.
 fn room(tcb: &Tcb) -> usize {
-    tcb.strings.as_ref().map_or(0, |strings| PIECE - strings.read[0].length.max(strings.read[1].length))
+    tcb.string_run.as_ref().map_or(0, |run| PIECE - run.read[0].length.max(run.read[1].length))
 }
 
 /// Notes an iteration.
 fn note(tcb: &mut Tcb, shape: &StringShape, source: u64, destination: u64) {
-    let Some(strings) = &mut tcb.strings else { return };
-    strings.count += 1;
+    let Some(run) = &mut tcb.string_run else { return };
+    run.count += 1;
     if shape.reads_source {
-        strings.read[0].push(source, shape.bytes);
+        run.read[0].push(source, shape.bytes);
     }
     if shape.reads_destination {
-        strings.read[1].push(destination, shape.bytes);
+        run.read[1].push(destination, shape.bytes);
     }
 }
 
@@ -213,15 +213,15 @@ fn move_many(tcb: &mut Tcb, shape: &StringShape, source: u64, destination: u64) 
     if destination.wrapping_sub(source) < wanted as u64 {
         return 0;
     }
-    let Some(strings) = &mut tcb.strings else { return 0 };
-    let values = &mut strings.read[0];
+    let Some(run) = &mut tcb.string_run else { return 0 };
+    let values = &mut run.read[0];
     let start = values.length;
     let read = memory::read_bytes(source, &mut values.bytes[start..start + wanted]) / shape.bytes * shape.bytes;
     // SAFETY: the application's own writes; a fault ends the copy.
     let written = unsafe { memory::copy(destination, values.bytes[start..].as_ptr() as u64, read as u64) };
     let count = written / shape.bytes as u64;
     values.length += count as usize * shape.bytes;
-    strings.count += count as u32;
+    run.count += count as u32;
     let moved = count * shape.bytes as u64;
     tcb.registers.general[RSI] = source.wrapping_add(moved);
     tcb.registers.general[RDI] = destination.wrapping_add(moved);
@@ -231,13 +231,13 @@ fn move_many(tcb: &mut Tcb, shape: &StringShape, source: u64, destination: u64) 
 
 /// Records the iterations that have been made. The handler of a fault calls this, too.
 pub fn flush(tcb: &mut Tcb) {
-    let Some(mut strings) = tcb.strings.take() else { return };
-    if strings.count > 0 && tcb.records {
-        let [source, destination] = &strings.read;
+    let Some(mut run) = tcb.string_run.take() else { return };
+    if run.count > 0 && tcb.records {
+        let [source, destination] = &run.read;
         let [source, destination] = [source, destination].map(|values| &values.bytes[..values.length]);
         let parts = if has_values(tcb) { [source, destination] } else { [&[][..], &[]] };
-        ring::append_string(tcb, strings.source, strings.destination, strings.count, strings.shape, parts);
+        ring::append_string(tcb, run.source, run.destination, run.count, run.shape, parts);
     }
-    strings.count = 0;
-    tcb.strings = Some(strings);
+    run.count = 0;
+    tcb.string_run = Some(run);
 }

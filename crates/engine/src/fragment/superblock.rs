@@ -9,7 +9,6 @@ use entity::PathId;
 
 use super::{BlockSpan, FragmentRef, FragmentStatus};
 use crate::engine::Engine;
-use crate::link::ExitLink;
 use crate::memory;
 use crate::select::TranslationMode;
 use crate::translate::{self, ExitKind, SUPERBLOCK_BLOCKS_MAX, SourceBlock};
@@ -186,22 +185,6 @@ impl Engine {
         is_hot && self.retry_guard(address)
     }
 
-    /// Words of data behind the word of a path.
-    pub fn data_words(&self, path: PathId) -> Option<u16> {
-        self.paths.data_words(path)
-    }
-
-    /// Whether the accesses on a path are recorded.
-    pub fn records_data(&self, path: PathId) -> bool {
-        let is_uninstrumented = self.paths.fragment(path).is_some_and(|at| self.fragment(at).uninstrumented);
-        self.control().data.load(Ordering::Relaxed) != wire::DATA_NONE && !is_uninstrumented
-    }
-
-    /// The fragment and exit of a path.
-    fn path(&self, path: PathId) -> Option<(FragmentRef, ExitLink)> {
-        Some((self.paths.fragment(path)?, self.exit(path)?))
-    }
-
     /// Replaces a fragment by a superblock along the path that `words` show.
     fn build_superblock(&mut self, old: FragmentRef, words: &[u32], tier: &Tier) -> bool {
         let blocks = self.choose_blocks(old, words, tier);
@@ -360,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_superblock_goes_where_most_executions_went() {
+    fn a_superblock_follows_most_executions() {
         let mut engine = engine();
         let code = page(&[(0, &BRANCH), (BRANCH.len(), &JUMP_TO_ITSELF), (0x40, &JUMP_TO_ITSELF)]);
         let first = engine.find(code, true).unwrap();

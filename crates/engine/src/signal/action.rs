@@ -230,5 +230,7 @@ pub fn sigaction(tcb: &Tcb, signal: u64, new: u64, old: u64, set_size: u64) -> i
             let _ = PROCESS.take(index);
         }
     }
-    if old != 0 && !memory::write(old, &before) { sys::EFAULT } else { 0 }
+    // SAFETY: the application's system call writes there.
+    let is_written = old == 0 || unsafe { memory::write(old, &before) };
+    if is_written { 0 } else { sys::EFAULT }
 }

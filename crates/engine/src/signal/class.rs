@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::frame::{CONTEXT_RAX, CONTEXT_RIP, Context, Info};
+use super::frame::{CONTEXT_RAX, CONTEXT_RIP, SignalContext, SignalInfo};
 use super::{SIGBUS, SIGSYS, SIGTRAP, SYNCHRONOUS, bit};
 use crate::cache_pc::CachePc;
 use crate::engine::ENGINE;
@@ -26,7 +26,7 @@ pub(super) enum SignalClass {
 
 /// Classifies a signal by its information alone. The interruption point may show that a synchronous
 /// one was sent.
-pub(super) fn classify(signal: usize, info: &Info) -> SignalClass {
+pub(super) fn classify(signal: usize, info: &SignalInfo) -> SignalClass {
     const BUS_MCEERR_AO: i32 = 5;
     const TRAP_PERF: i32 = 6;
     if pending::is_hint(signal, info) {
@@ -58,7 +58,7 @@ pub(super) enum InterruptionPoint {
     Native,
 }
 
-pub(super) fn interruption_point(signals: &Signals, context: &Context) -> InterruptionPoint {
+pub(super) fn interruption_point(signals: &Signals, context: &SignalContext) -> InterruptionPoint {
     let pc = context.registers[CONTEXT_RIP];
     if dispatch::is_entering(pc) {
         return InterruptionPoint::Entering;
@@ -100,16 +100,16 @@ pub(super) fn is_inside_engine(pc: u64) -> bool {
 
 /// Whether a signal was sent to the thread rather than to the process. The information of a queued
 /// signal does not show that; most are sent to the process.
-pub(super) fn is_for_thread(info: &Info) -> bool {
+pub(super) fn is_for_thread(info: &SignalInfo) -> bool {
     si_code(info) == SI_TKILL || si_code(info) > 0
 }
 
-pub(super) fn si_code(info: &Info) -> i32 {
+pub(super) fn si_code(info: &SignalInfo) -> i32 {
     info[1] as u32 as i32
 }
 
 /// Whether the recorder or the reclaimer wants the thread to leave the code cache.
-pub(super) fn is_detach_request(info: &Info) -> bool {
+pub(super) fn is_detach_request(info: &SignalInfo) -> bool {
     const SI_QUEUE: i32 = -1;
     info[1] as u32 as i32 == SI_QUEUE && info[3] == wire::DETACH_REQUEST
 }

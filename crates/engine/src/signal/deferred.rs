@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::action::{SIG_IGN, action_of};
 use super::class::{SignalClass, is_for_thread};
-use super::frame::{Context, Info};
+use super::frame::{SignalContext, SignalInfo};
 use super::mask::{add_to_kernel_mask, block_asynchronous, set_kernel_mask, set_mask};
 use super::{SIGSYS, SYNCHRONOUS, SYNCHRONOUS_SIGNALS, bit, synchronous_index};
 use crate::pending::{PROCESS, requeue};
@@ -19,7 +19,13 @@ use crate::{memory, pending, sys, syscall};
 
 /// Defers a signal to the next safe point, and blocks all others that can be blocked, so that none
 /// overtakes it. This is allowed at any interruption point, because it uses [`Signals`] only.
-pub(super) fn defer(signals: &Signals, signal: usize, info: &Info, class: SignalClass, context: &mut Context) {
+pub(super) fn defer(
+    signals: &Signals,
+    signal: usize,
+    info: &SignalInfo,
+    class: SignalClass,
+    context: &mut SignalContext,
+) {
     if class == SignalClass::Hint {
         signals.hinted.set(true);
     } else {
@@ -32,7 +38,7 @@ pub(super) fn defer(signals: &Signals, signal: usize, info: &Info, class: Signal
 
 /// Stores a signal. One synchronous signal per number is stored, as the kernel does for standard
 /// signals. Of the others one is stored: the kernel delivers no other before it.
-pub(super) fn store_pending(signals: &Signals, signal: usize, info: &Info, class: SignalClass) {
+pub(super) fn store_pending(signals: &Signals, signal: usize, info: &SignalInfo, class: SignalClass) {
     signals.mask_changed.store(1, Ordering::SeqCst);
     signals.has_deferred.store(1, Ordering::SeqCst);
     let Some(index) = synchronous_index(signal) else {
@@ -54,7 +60,7 @@ pub(super) fn store_pending(signals: &Signals, signal: usize, info: &Info, class
 }
 
 /// Takes the next deferred or pending signal that `mask` does not block.
-pub(super) fn next_deliverable(signals: &Signals, mask: u64) -> Option<(usize, Info, SignalClass)> {
+pub(super) fn next_deliverable(signals: &Signals, mask: u64) -> Option<(usize, SignalInfo, SignalClass)> {
     // A signal that is stored from now on is found below, or sets the flag again.
     signals.has_deferred.store(0, Ordering::SeqCst);
     if signals.hinted.get() {
@@ -75,7 +81,7 @@ pub(super) fn next_deliverable(signals: &Signals, mask: u64) -> Option<(usize, I
     found
 }
 
-fn next_pending(signals: &Signals, mask: u64) -> Option<(usize, Info, SignalClass)> {
+fn next_pending(signals: &Signals, mask: u64) -> Option<(usize, SignalInfo, SignalClass)> {
     let first = signals.deferred.load(Ordering::SeqCst) as usize;
     if first != 0 {
         let info = signals.deferred_info.get();
@@ -108,7 +114,7 @@ fn next_pending(signals: &Signals, mask: u64) -> Option<(usize, Info, SignalClas
     None
 }
 
-fn next_process_pending(signals: &Signals, mask: u64) -> Option<(usize, Info, SignalClass)> {
+fn next_process_pending(signals: &Signals, mask: u64) -> Option<(usize, SignalInfo, SignalClass)> {
     let open = process_pending(signals) & !mask;
     SYNCHRONOUS_SIGNALS.into_iter().filter(|&signal| open & bit(signal) != 0).find_map(|signal| {
         let info = PROCESS.take(signal)?;
@@ -255,7 +261,9 @@ pub fn has_descriptor() -> bool {
 pub fn complete_sigpending(tcb: &Tcb, set: u64) -> bool {
     let signals = tcb.signals();
     let ours = (signals.pending.load(Ordering::SeqCst) | process_pending(signals)) & signals.mask.get();
-    ours == 0 || memory::read::<u64>(set).is_some_and(|kernel| memory::write(set, &(kernel | ours)))
+    // SAFETY: the application's system call writes there.
+    let add = |kernel: u64| unsafe { memory::write(set, &(kernel | ours)) };
+    ours == 0 || memory::read::<u64>(set).is_some_and(add)
 }
 
 /// Answers the application's rt_sigtimedwait with a signal that is pending here; `None` if there is
@@ -276,11 +284,9 @@ pub fn try_sigtimedwait(tcb: &Tcb, set: u64, info_address: u64) -> Option<i64> {
         } else {
             continue;
         };
-        return Some(if info_address != 0 && !memory::write(info_address, &info) {
-            sys::EFAULT
-        } else {
-            signal as i64
-        });
+        // SAFETY: the application's system call writes there.
+        let is_written = info_address == 0 || unsafe { memory::write(info_address, &info) };
+        return Some(if is_written { signal as i64 } else { sys::EFAULT });
     }
     None
 }

@@ -13,8 +13,8 @@ use super::action::{
 use super::class::{SignalClass, classify};
 use super::deferred::{next_deliverable, store_pending};
 use super::frame::{
-    CONTEXT_FLAGS, CONTEXT_RIP, CONTEXT_RSP, Context, FLAG_ALIGNMENT, FLAG_DIRECTION, FLAG_RESUME, FLAG_TRAP, Frame,
-    Info, build_frame,
+    CONTEXT_FLAGS, CONTEXT_RIP, CONTEXT_RSP, FLAG_ALIGNMENT, FLAG_DIRECTION, FLAG_RESUME, FLAG_TRAP, SignalContext,
+    SignalFrame, SignalInfo, build_frame,
 };
 use super::mask::set_mask;
 use super::send::confirm_backup;
@@ -30,7 +30,7 @@ use crate::{dispatch, exec, probe, ring, rseq, sys, syscall};
 #[derive(Clone, Copy)]
 pub(super) struct IncomingSignal<'a> {
     pub(super) signal: usize,
-    pub(super) info: &'a Info,
+    pub(super) info: &'a SignalInfo,
     pub(super) class: SignalClass,
     /// The application's mask.
     pub(super) mask: u64,
@@ -38,7 +38,7 @@ pub(super) struct IncomingSignal<'a> {
 
 /// Chooses the signal to deliver at a safe point, if any. A deferred signal comes first; a fault
 /// happens again after it.
-pub(super) fn choose_delivery(signals: &Signals, incoming: IncomingSignal) -> Option<(usize, Info, SignalClass)> {
+pub(super) fn choose_delivery(signals: &Signals, incoming: IncomingSignal) -> Option<(usize, SignalInfo, SignalClass)> {
     let IncomingSignal { signal, info, class, mask } = incoming;
     let is_first = signals.deferred.load(Ordering::SeqCst) == 0;
     if is_first
@@ -54,7 +54,7 @@ pub(super) fn choose_delivery(signals: &Signals, incoming: IncomingSignal) -> Op
     next_deliverable(signals, mask)
 }
 
-pub(super) fn deliver_or_resume(tcb: &mut Tcb, incoming: IncomingSignal, context: &mut Context, saved_xmm: bool) {
+pub(super) fn deliver_or_resume(tcb: &mut Tcb, incoming: IncomingSignal, context: &mut SignalContext, saved_xmm: bool) {
     match choose_delivery(tcb.signals(), incoming) {
         Some((signal, info, class)) => deliver(tcb, signal, &info, class, context, saved_xmm),
         None => resume_saved_state(tcb, context, saved_xmm),
@@ -67,9 +67,9 @@ pub(super) fn deliver_or_resume(tcb: &mut Tcb, incoming: IncomingSignal, context
 pub(super) fn deliver(
     tcb: &mut Tcb,
     signal: usize,
-    info: &Info,
+    info: &SignalInfo,
     class: SignalClass,
-    context: &mut Context,
+    context: &mut SignalContext,
     saved_xmm: bool,
 ) {
     let signals = tcb.signals();
@@ -105,8 +105,8 @@ pub(super) fn deliver(
     let own = if action.flags & SA_NODEFER != 0 { 0 } else { bit(signal) };
     let registers = &mut tcb.registers;
     registers.general[RDI] = signal as u64;
-    registers.general[RSI] = frame + core::mem::offset_of!(Frame, info) as u64;
-    registers.general[RDX] = frame + core::mem::offset_of!(Frame, context) as u64;
+    registers.general[RSI] = frame + core::mem::offset_of!(SignalFrame, info) as u64;
+    registers.general[RDX] = frame + core::mem::offset_of!(SignalFrame, context) as u64;
     registers.general[RAX] = 0;
     registers.general[RSP] = frame;
     registers.rip = action.handler;
@@ -125,7 +125,7 @@ pub(super) fn deliver(
 }
 
 /// Recovers the application's state from the registers at a safe point of the code cache.
-pub(super) fn recover_state(tcb: &mut Tcb, context: &Context, position: Option<AppPosition>) {
+pub(super) fn recover_state(tcb: &mut Tcb, context: &SignalContext, position: Option<AppPosition>) {
     let mut registers = context.registers();
     registers.rflags &= !FLAG_TRAP;
     let Some(position) = position else {
@@ -155,7 +155,7 @@ pub(super) fn recover_state(tcb: &mut Tcb, context: &Context, position: Option<A
 }
 
 /// Restores the registers that translated code has spilled.
-fn unspill(tcb: &Tcb, context: &Context, registers: &mut Registers, spill: Spill) {
+fn unspill(tcb: &Tcb, context: &SignalContext, registers: &mut Registers, spill: Spill) {
     let spilled =
         [(spill.general, tcb.scratch_rcx), (spill.third, tcb.scratch_third), (spill.segment, tcb.scratch_segment)];
     for (register, value) in spilled {
@@ -178,7 +178,7 @@ fn unspill(tcb: &Tcb, context: &Context, registers: &mut Registers, spill: Spill
 }
 
 /// Discards the signal and resumes.
-fn discard(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
+fn discard(tcb: &mut Tcb, context: &mut SignalContext, saved_xmm: bool) {
     if tcb.progress.has_fragment() {
         ring::append_signal(tcb, 0, tcb.pc());
     }
@@ -186,7 +186,7 @@ fn discard(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
 }
 
 /// Makes the return from the engine's handler resume the saved state.
-pub(super) fn resume_saved_state(tcb: &mut Tcb, context: &mut Context, saved_xmm: bool) {
+pub(super) fn resume_saved_state(tcb: &mut Tcb, context: &mut SignalContext, saved_xmm: bool) {
     let signals = tcb.signals();
     signals.stepping.set(false);
     signals.misaligned.set(false);
@@ -215,7 +215,7 @@ pub(super) fn resume_saved_state(tcb: &mut Tcb, context: &mut Context, saved_xmm
 
 /// Lets the signal end the application: closes the ring, then queues the signal with its default
 /// action.
-fn terminate(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, saved_xmm: bool) {
+fn terminate(tcb: &mut Tcb, signal: usize, info: &SignalInfo, context: &mut SignalContext, saved_xmm: bool) {
     if !tcb.signals().native.get() {
         ring::append_signal(tcb, signal as u8, AppPc::NONE);
         ring::close(tcb, word::END);
@@ -231,7 +231,7 @@ fn terminate(tcb: &mut Tcb, signal: usize, info: &Info, context: &mut Context, s
 }
 
 /// Delivers a signal before a system call, which is made again afterwards.
-pub(super) fn deliver_before_call(signal: usize, info: &Info, class: SignalClass, context: &mut Context) {
+pub(super) fn deliver_before_call(signal: usize, info: &SignalInfo, class: SignalClass, context: &mut SignalContext) {
     // SAFETY: the functions that were about to make the call do not continue.
     let tcb = unsafe { &mut *Tcb::current() };
     confirm_backup(tcb.signals(), false);
@@ -241,7 +241,7 @@ pub(super) fn deliver_before_call(signal: usize, info: &Info, class: SignalClass
 }
 
 /// Makes the thread check for signals and then make its system call again.
-pub(super) fn restart_call(signals: &Signals, context: &mut Context) {
+pub(super) fn restart_call(signals: &Signals, context: &mut SignalContext) {
     signals.mask_changed.store(1, Ordering::SeqCst);
     context.registers[CONTEXT_RIP] = syscall::window_start(context.registers[CONTEXT_RIP]);
 }
@@ -265,7 +265,7 @@ fn interrupt_call(tcb: &mut Tcb, signal: usize) {
 
 /// Delivers a signal to a detached thread whose signals still come on the engine's signal stack:
 /// the application's handler runs natively, with a frame on the application's stack.
-pub(super) fn on_native_signal(signal: usize, info: &Info, class: SignalClass, context: &mut Context) {
+pub(super) fn on_native_signal(signal: usize, info: &SignalInfo, class: SignalClass, context: &mut SignalContext) {
     // SAFETY: native code has no reference to the state; a handler of ours that is interrupted is
     // not native code.
     let tcb = unsafe { &mut *Tcb::current() };
@@ -277,7 +277,7 @@ pub(super) fn on_native_signal(signal: usize, info: &Info, class: SignalClass, c
 /// Delivers a signal to a native thread without a state: one that has returned from such a frame,
 /// or was created later. The kernel has used the application's stack, so the handler is simply
 /// called. gs is the application's.
-pub(super) fn on_stateless_signal(signal: usize, info: &Info, context: &mut Context) {
+pub(super) fn on_stateless_signal(signal: usize, info: &SignalInfo, context: &mut SignalContext) {
     let action = take_action(None, signal);
     match action.handler {
         SIG_IGN if classify(signal, info) != SignalClass::Synchronous => return,
@@ -295,7 +295,8 @@ pub(super) fn on_stateless_signal(signal: usize, info: &Info, context: &mut Cont
     // SAFETY: the kernel reads the mask; the application's handler expects these three arguments.
     unsafe {
         sys::call(sys::number::RT_SIGPROCMASK, [2, &raw const mask as u64, 0, 8, 0, 0]);
-        let handler: extern "C" fn(i32, *const Info, *mut Context) = core::mem::transmute(action.handler as *const ());
+        let handler: extern "C" fn(i32, *const SignalInfo, *mut SignalContext) =
+            core::mem::transmute(action.handler as *const ());
         handler(signal as i32, info, context);
     }
 }

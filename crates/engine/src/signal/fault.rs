@@ -10,8 +10,8 @@ use super::class::{SignalClass, is_engine, si_code};
 use super::deferred::{next_deliverable, requeue_in_kernel, store_pending};
 use super::delivery::{deliver, deliver_before_call, recover_state, resume_saved_state};
 use super::frame::{
-    CONTEXT_ERROR, CONTEXT_FLAGS, CONTEXT_R15, CONTEXT_RAX, CONTEXT_RIP, Context, ERROR_WRITE, FLAG_ALIGNMENT,
-    FLAG_TRAP, Info,
+    CONTEXT_ERROR, CONTEXT_FLAGS, CONTEXT_R15, CONTEXT_RAX, CONTEXT_RIP, ERROR_WRITE, FLAG_ALIGNMENT, FLAG_TRAP,
+    SignalContext, SignalInfo,
 };
 use super::{SIGBUS, SIGILL, SIGSEGV, SIGSYS, SIGTRAP, SYNCHRONOUS};
 use crate::cache_pc::CachePc;
@@ -24,7 +24,12 @@ use crate::{clone, detach, dispatch, memory, profile, ring, skip, sys, syscall};
 const TRAP_TRACE: i32 = 2;
 
 /// Handles a fault that the engine causes and mends. False if it is none.
-pub(super) fn on_engine_fault(signals: &'static Signals, signal: usize, info: &Info, context: &mut Context) -> bool {
+pub(super) fn on_engine_fault(
+    signals: &'static Signals,
+    signal: usize,
+    info: &SignalInfo,
+    context: &mut SignalContext,
+) -> bool {
     let pc = context.registers[CONTEXT_RIP];
     let in_cache = !signals.native.get() && !is_engine(pc);
     match signal {
@@ -63,7 +68,7 @@ pub(super) fn on_engine_fault(signals: &'static Signals, signal: usize, info: &I
 }
 
 /// Delivers the next deferred signal, on the way into the cache or before a system call.
-fn on_raise(signals: &Signals, context: &mut Context, pc: u64) {
+fn on_raise(signals: &Signals, context: &mut SignalContext, pc: u64) {
     let is_entering = dispatch::is_entering(pc);
     match next_deliverable(signals, signals.mask.get()) {
         Some((signal, info, class)) if is_entering => {
@@ -78,7 +83,7 @@ fn on_raise(signals: &Signals, context: &mut Context, pc: u64) {
 
 /// Handles the fault of a write. A write to guarded code is repeated. A thread that has changed the
 /// code it executes continues in a new translation. False if the page was not guarded.
-fn on_write_fault(signals: &Signals, info: &Info, context: &mut Context) -> bool {
+fn on_write_fault(signals: &Signals, info: &SignalInfo, context: &mut SignalContext) -> bool {
     let mut engine = ENGINE.lock();
     if !engine.on_write_fault(info[2]) {
         // Another thread may have released the page just now: once more will show.
@@ -101,7 +106,7 @@ fn on_write_fault(signals: &Signals, info: &Info, context: &mut Context) -> bool
 
 /// Repeats a misaligned store of the engine at the cursor without alignment checks, which the
 /// application has enabled.
-fn on_misaligned_store(signals: &Signals, info: &Info, context: &mut Context) -> bool {
+fn on_misaligned_store(signals: &Signals, info: &SignalInfo, context: &mut SignalContext) -> bool {
     const BUS_ADRALN: u64 = 1;
     let flags = context.registers[CONTEXT_FLAGS];
     if info[1] & 0xffff_ffff != BUS_ADRALN || flags & FLAG_ALIGNMENT == 0 {
@@ -124,7 +129,7 @@ fn on_misaligned_store(signals: &Signals, info: &Info, context: &mut Context) ->
 }
 
 /// Opens the next segment when the cursor has met the guard page, and repeats the store there.
-fn on_segment_end(tcb: &mut Tcb, context: &mut Context) {
+fn on_segment_end(tcb: &mut Tcb, context: &mut SignalContext) {
     let signals = tcb.signals();
     tcb.cursor = context.registers[CONTEXT_R15];
     profile::profile_segment(tcb);
@@ -141,7 +146,7 @@ fn on_segment_end(tcb: &mut Tcb, context: &mut Context) {
 
 /// Brings a thread that may loop in translated code to the dispatcher. Elsewhere it gets there by
 /// itself.
-pub(super) fn on_detach_request(signals: &'static Signals, context: &mut Context, pc: u64) {
+pub(super) fn on_detach_request(signals: &'static Signals, context: &mut SignalContext, pc: u64) {
     if signals.native.get() || is_engine(pc) {
         if pc == syscall::instruction_end() && context.registers[CONTEXT_RAX] as i64 == sys::EINTR {
             // The thread has entered a system call meanwhile, which the request has interrupted: it
@@ -172,7 +177,7 @@ pub(super) fn on_detach_request(signals: &'static Signals, context: &mut Context
 }
 
 /// Makes the interrupted code reach a point where deferred signals can be delivered.
-pub(super) extern "C" fn redirect_to_safe_point(context: &mut Context) {
+pub(super) extern "C" fn redirect_to_safe_point(context: &mut SignalContext) {
     // SAFETY: only code that has found the thread's state this way gets here.
     let signals = unsafe { Signals::current() };
     let pc = context.registers[CONTEXT_RIP];
@@ -190,20 +195,20 @@ pub(super) extern "C" fn redirect_to_safe_point(context: &mut Context) {
     }
 }
 
-pub(super) fn step(signals: &Signals, context: &mut Context) {
+pub(super) fn step(signals: &Signals, context: &mut SignalContext) {
     signals.stepping.set(true);
     context.registers[CONTEXT_FLAGS] |= FLAG_TRAP;
 }
 
 /// Single-steps with all asynchronous signals blocked.
-fn step_with_signals_blocked(signals: &Signals, context: &mut Context) {
+fn step_with_signals_blocked(signals: &Signals, context: &mut SignalContext) {
     signals.mask_changed.store(1, Ordering::SeqCst);
     context.mask |= !SYNCHRONOUS;
     step(signals, context);
 }
 
 /// Handles a single step on the way to a safe point.
-fn on_step(signals: &'static Signals, context: &mut Context, pc: u64) {
+fn on_step(signals: &'static Signals, context: &mut SignalContext, pc: u64) {
     let in_cache = !is_engine(pc);
     let position = if in_cache { ENGINE.lock().app_position(CachePc::new(pc)) } else { None };
     if let Some(AppPosition { state: RegisterState::BetweenSafePoints, .. }) = position {

@@ -13,12 +13,12 @@ use crate::tcb::{AlternateStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, Tcb};
 use crate::{ring, sys};
 
 /// The kernel's `siginfo_t`.
-pub type Info = [u64; 16];
+pub type SignalInfo = [u64; 16];
 
 /// The kernel's `struct ucontext`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Context {
+pub struct SignalContext {
     pub(super) flags: u64,
     pub(super) link: u64,
     pub(super) stack: AlternateStack,
@@ -32,9 +32,9 @@ pub struct Context {
 }
 
 // SAFETY: integers without padding.
-unsafe impl PlainData for Context {}
+unsafe impl PlainData for SignalContext {}
 
-/// Where each general register, in the order of machine code, is in [`Context::registers`].
+/// Where each general register, in the order of machine code, is in [`SignalContext::registers`].
 const CONTEXT_ORDER: [usize; 16] = [13, 14, 12, 11, 15, 10, 9, 8, 0, 1, 2, 3, 4, 5, 6, 7];
 
 pub(super) const CONTEXT_RIP: usize = 16;
@@ -43,12 +43,12 @@ pub(super) const CONTEXT_R15: usize = 7;
 pub(super) const CONTEXT_RSP: usize = 15;
 pub(super) const CONTEXT_RAX: usize = 13;
 
-/// In [`Context::more`]: the error code of a page fault.
+/// In [`SignalContext::more`]: the error code of a page fault.
 pub(super) const CONTEXT_ERROR: usize = 1;
 
 pub(super) const ERROR_WRITE: u64 = 2;
 
-impl Context {
+impl SignalContext {
     pub(super) fn registers(&self) -> Registers {
         let mut registers =
             Registers { rip: self.registers[CONTEXT_RIP], rflags: self.registers[CONTEXT_FLAGS], ..Default::default() };
@@ -69,10 +69,10 @@ impl Context {
 
 /// The kernel's `struct rt_sigframe`.
 #[repr(C)]
-pub(super) struct Frame {
+pub(super) struct SignalFrame {
     pub(super) return_address: u64,
-    pub(super) context: Context,
-    pub(super) info: Info,
+    pub(super) context: SignalContext,
+    pub(super) info: SignalInfo,
 }
 
 pub(super) const FLAG_TRAP: u64 = 1 << 8;
@@ -86,8 +86,8 @@ const RED_ZONE: u64 = 128;
 pub(super) fn build_frame(
     tcb: &mut Tcb,
     action: &SignalAction,
-    info: &Info,
-    context: &mut Context,
+    info: &SignalInfo,
+    context: &mut SignalContext,
     saved_xmm: bool,
 ) -> Option<u64> {
     let rsp = tcb.registers.general[RSP];
@@ -99,24 +99,24 @@ pub(super) fn build_frame(
     }
     let length = if context.fpstate == 0 { 0 } else { vectors_length(context.fpstate) };
     let vectors = top.wrapping_sub(length) & !63;
-    let frame_address = (vectors.wrapping_sub(size_of::<Frame>() as u64) & !15).wrapping_sub(8);
+    let frame_address = (vectors.wrapping_sub(size_of::<SignalFrame>() as u64) & !15).wrapping_sub(8);
     // SAFETY: copies from our stack to the application's, as the kernel would; a fault is caught.
     if unsafe { memory::copy(vectors, context.fpstate, length) } != length {
         return None;
     }
-    let mut frame = Frame { return_address: action.restorer, context: *context, info: *info };
+    let mut frame = SignalFrame { return_address: action.restorer, context: *context, info: *info };
     frame.context.set_registers(&tcb.registers);
     frame.context.stack = stack;
     frame.context.mask = tcb.signals().mask.get();
     frame.context.fpstate = if length == 0 { 0 } else { vectors };
     // SAFETY: as above.
-    let copied = unsafe { memory::copy(frame_address, &raw const frame as u64, size_of::<Frame>() as u64) };
-    (copied == size_of::<Frame>() as u64).then_some(frame_address)
+    let copied = unsafe { memory::copy(frame_address, &raw const frame as u64, size_of::<SignalFrame>() as u64) };
+    (copied == size_of::<SignalFrame>() as u64).then_some(frame_address)
 }
 
 /// The application's rt_sigreturn: goes back to what the frame says. False if there is no frame.
 pub fn sigreturn(tcb: &mut Tcb) -> bool {
-    let Some(context) = memory::read::<Context>(tcb.registers.general[RSP]) else { return false };
+    let Some(context) = memory::read::<SignalContext>(tcb.registers.general[RSP]) else { return false };
     before_blocking(tcb, context.mask);
     if !restore_vectors(tcb, context.fpstate) {
         return false;
@@ -156,7 +156,9 @@ pub fn sigaltstack(tcb: &mut Tcb, new: u64, old: u64) -> i64 {
     if on_it {
         before.flags |= SS_ONSTACK;
     }
-    if old != 0 && !memory::write(old, &before) { sys::EFAULT } else { 0 }
+    // SAFETY: the application's system call writes there.
+    let is_written = old == 0 || unsafe { memory::write(old, &before) };
+    if is_written { 0 } else { sys::EFAULT }
 }
 
 /// Whether `rsp` is on the alternate stack.

@@ -17,7 +17,7 @@ use super::delivery::{
     on_stateless_signal, recover_state, restart_call,
 };
 use super::fault::{on_detach_request, on_engine_fault, redirect_to_safe_point, step};
-use super::frame::{CONTEXT_RIP, Context, FLAG_RESUME, Info};
+use super::frame::{CONTEXT_RIP, FLAG_RESUME, SignalContext, SignalInfo};
 use super::mask::set_kernel_mask;
 use super::send::confirm_backup;
 use super::{SIGTRAP, SYNCHRONOUS};
@@ -28,8 +28,8 @@ use crate::{dispatch, emulate, exec, failure, gs, pending, sys, syscall};
 /// A signal that is being handled. It lives on the signal stack, in `on_kernel_signal`.
 pub struct HandledSignal {
     pub(super) signal: usize,
-    pub(super) info: *const Info,
-    pub(super) context: *mut Context,
+    pub(super) info: *const SignalInfo,
+    pub(super) context: *mut SignalContext,
     /// The base of gs that the interrupted code has.
     pub(super) gs_base: u64,
     /// The signal whose handler this one has interrupted, or null.
@@ -49,7 +49,7 @@ pub enum Interruption {
 
 /// Called by the kernel on the thread's signal stack, with the interrupted code's flags.
 #[unsafe(naked)]
-pub(super) unsafe extern "C" fn trackway_signal(signal: i32, info: *mut Info, context: *mut Context) {
+pub(super) unsafe extern "C" fn trackway_signal(signal: i32, info: *mut SignalInfo, context: *mut SignalContext) {
     naked_asm!(
         "push 2", // no direction, no alignment checks
         "popfq",
@@ -96,17 +96,18 @@ unsafe extern "C" fn trackway_plain_restorer() {
 ///
 /// # Safety
 /// The context is in the kernel's frame of this handler, behind the address that it returns to.
-unsafe fn use_plain_restorer(context: &mut Context) {
+unsafe fn use_plain_restorer(context: *mut SignalContext) {
     // SAFETY: the caller's promise.
-    unsafe { *core::ptr::from_mut(context).cast::<u64>().sub(1) = trackway_plain_restorer as *const () as u64 };
+    unsafe { *context.cast::<u64>().sub(1) = trackway_plain_restorer as *const () as u64 };
 }
 
-pub(super) unsafe extern "C" fn on_kernel_signal(signal: i32, info: *mut Info, context: *mut Context) {
+pub(super) unsafe extern "C" fn on_kernel_signal(signal: i32, info: *mut SignalInfo, context: *mut SignalContext) {
+    let frame_context = context;
     // SAFETY: the kernel made both, and nothing else uses them until this function returns.
     let (info, context) = unsafe { (&*info, &mut *context) };
     let Some(state) = gs::state_of(&context.stack, core::ptr::from_ref(context) as u64) else {
         // SAFETY: the kernel's frame of this handler.
-        unsafe { use_plain_restorer(context) };
+        unsafe { use_plain_restorer(frame_context) };
         return on_stateless_signal(signal as usize, info, context);
     };
     // SAFETY: the thread's state. Only `Signals` is referred to, which is always shared.
@@ -133,13 +134,13 @@ pub(super) unsafe extern "C" fn on_kernel_signal(signal: i32, info: *mut Info, c
             redirect_to_safe_point(context);
         }
         // SAFETY: the kernel's frame of this handler.
-        unsafe { use_plain_restorer(context) };
+        unsafe { use_plain_restorer(frame_context) };
     }
     // SAFETY: as above.
-    unsafe { gs::leave_handler(state, signals.native.get(), before) };
+    unsafe { gs::exit_handler(state, signals.native.get(), before) };
 }
 
-pub(super) fn on_signal(signals: &'static Signals, signal: usize, info: &Info, context: &mut Context) {
+pub(super) fn on_signal(signals: &'static Signals, signal: usize, info: &SignalInfo, context: &mut SignalContext) {
     let pc = context.registers[CONTEXT_RIP];
     if signal == SIGTRAP && is_detach_request(info) {
         return on_detach_request(signals, context, pc);
@@ -303,7 +304,7 @@ pub unsafe fn abandon_handler(tcb: &Tcb) {
     // context, behind the address that the handler returns to; nothing else on this stack is needed
     // any more.
     unsafe {
-        gs::leave_handler(tcb, signals.native.get(), gs_base);
+        gs::exit_handler(tcb, signals.native.get(), gs_base);
         asm!("mov rsp, {context}", "jmp {restorer}", context = in(reg) context,
             restorer = sym trackway_plain_restorer, options(noreturn));
     }

@@ -43,7 +43,9 @@ pub fn sigprocmask(tcb: &mut Tcb, how: u64, new: u64, old: u64, set_size: u64) -
         before_blocking(tcb, mask);
         set_mask(tcb, mask);
     }
-    if old != 0 && !memory::write(old, &before) { sys::EFAULT } else { 0 }
+    // SAFETY: the application's system call writes there.
+    let is_written = old == 0 || unsafe { memory::write(old, &before) };
+    if is_written { 0 } else { sys::EFAULT }
 }
 
 /// Prepares for a mask that blocks more signals. A signal that the kernel has delivered before is

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 
 use super::class::{SI_TKILL, SI_USER, SignalClass, si_code};
 use super::deferred::store_pending;
-use super::frame::Info;
+use super::frame::SignalInfo;
 use super::{bit, synchronous_index};
 use crate::pending::PROCESS;
 use crate::tcb::{Signals, Tcb};
@@ -16,7 +16,13 @@ use crate::{pending, seccomp, sys};
 
 /// Sends a signal to another thread of the application. `send` makes the system call. A backup is
 /// stored if the number is synchronous.
-pub fn send_to_thread(tcb: &mut Tcb, tid: u64, signal: u64, info: Option<Info>, send: fn(&mut Tcb) -> i64) -> i64 {
+pub fn send_to_thread(
+    tcb: &mut Tcb,
+    tid: u64,
+    signal: u64,
+    info: Option<SignalInfo>,
+    send: fn(&mut Tcb) -> i64,
+) -> i64 {
     let control = tcb.control();
     // A signal to the thread itself is not dropped: a fault is handled before the thread can send.
     let slot = match usize::try_from(signal).ok().and_then(synchronous_index) {
@@ -44,7 +50,13 @@ pub(super) fn confirm_backup(signals: &Signals, was_sent: bool) {
 /// Sends a signal to the application's own process. If the number is synchronous, the signal is
 /// pending here at once: the kernel, which has no thread that blocks it, would deliver it to any
 /// thread. `send` makes the system call otherwise.
-pub fn send_to_process(tcb: &mut Tcb, process: u64, signal: u64, info: Option<Info>, send: fn(&mut Tcb) -> i64) -> i64 {
+pub fn send_to_process(
+    tcb: &mut Tcb,
+    process: u64,
+    signal: u64,
+    info: Option<SignalInfo>,
+    send: fn(&mut Tcb) -> i64,
+) -> i64 {
     let number = usize::try_from(signal).ok().filter(|&signal| synchronous_index(signal).is_some());
     let Some((signal, mut info)) = number.zip(info) else { return send(tcb) };
     // SAFETY: no arguments.
@@ -73,18 +85,18 @@ pub fn send_to_process(tcb: &mut Tcb, process: u64, signal: u64, info: Option<In
 
 /// The information that the kernel would give with a tkill or tgkill; `None` unless the signal is
 /// synchronous.
-pub fn tkill_info(signal: u64) -> Option<Info> {
+pub fn tkill_info(signal: u64) -> Option<SignalInfo> {
     sender_info(signal, SI_TKILL)
 }
 
 /// The information that the kernel would give with a kill; `None` unless the signal is synchronous.
-pub fn kill_info(signal: u64) -> Option<Info> {
+pub fn kill_info(signal: u64) -> Option<SignalInfo> {
     sender_info(signal, SI_USER)
 }
 
-fn sender_info(signal: u64, code: i32) -> Option<Info> {
+fn sender_info(signal: u64, code: i32) -> Option<SignalInfo> {
     synchronous_index(usize::try_from(signal).ok()?)?;
-    let mut info: Info = [0; 16];
+    let mut info: SignalInfo = [0; 16];
     // SAFETY: no arguments.
     let [process, user] =
         [sys::number::GETPID, sys::number::GETUID].map(|call| unsafe { sys::call(call, [0; 6]) } as u32);

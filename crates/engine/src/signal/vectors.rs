@@ -4,7 +4,7 @@
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use core::arch::asm;
 
-use super::frame::Context;
+use super::frame::SignalContext;
 use crate::memory;
 use crate::tcb::{Tcb, Vectors};
 
@@ -22,7 +22,7 @@ const AREA_BYTES: usize = 16 << 10;
 
 /// Length of the extended state at `address`, in a signal frame or a copy of one.
 pub(super) fn vectors_length(address: u64) -> u64 {
-    match memory::read::<[u32; 2]>(address + SOFTWARE_MAGIC) {
+    match memory::read::<[u32; 2]>(address.wrapping_add(SOFTWARE_MAGIC)) {
         Some([MAGIC, length]) => u64::from(length),
         _ => LEGACY_BYTES,
     }
@@ -34,7 +34,7 @@ pub(super) fn frame_field<T>(address: u64) -> *mut T {
 }
 
 /// Copies the low vector registers from the kernel's frame to the saved state.
-pub(super) fn save_vectors(tcb: &mut Tcb, context: &Context) {
+pub(super) fn save_vectors(tcb: &mut Tcb, context: &SignalContext) {
     let fpstate = context.fpstate;
     if fpstate == 0 {
         return;
@@ -49,7 +49,7 @@ pub(super) fn save_vectors(tcb: &mut Tcb, context: &Context) {
 }
 
 /// Copies the low vector registers from the saved state to the kernel's frame.
-pub(super) fn patch_vectors(tcb: &Tcb, context: &mut Context) {
+pub(super) fn patch_vectors(tcb: &Tcb, context: &mut SignalContext) {
     let fpstate = context.fpstate;
     if fpstate == 0 {
         return;
@@ -67,7 +67,7 @@ pub(super) fn patch_vectors(tcb: &Tcb, context: &mut Context) {
 
 /// Makes the return from the engine's handler reset all vector and floating-point registers, as the
 /// kernel does for a handler.
-pub(super) fn reset_vectors(context: &mut Context) {
+pub(super) fn reset_vectors(context: &mut SignalContext) {
     let fpstate = context.fpstate;
     if fpstate != 0 && vectors_length(fpstate) > LEGACY_BYTES {
         // SAFETY: the kernel's frame on our stack.
@@ -82,8 +82,14 @@ pub(super) fn reset_vectors(context: &mut Context) {
 /// changed.
 ///
 /// # Safety
-/// There must be a whole header, in the engine's memory.
-unsafe fn is_loadable(address: u64) -> bool {
+/// The engine's memory must have the legacy area there and, of an extended state, the header.
+unsafe fn is_loadable(address: u64, is_extended: bool) -> bool {
+    // SAFETY: the caller's promise.
+    let mxcsr = unsafe { *frame_field::<u32>(address + MXCSR) };
+    // The upper half is reserved.
+    if mxcsr >= 1 << 16 || !is_extended {
+        return mxcsr < 1 << 16;
+    }
     let (low, high): (u32, u32);
     // SAFETY: where there is an extended state, the instruction exists; the caller vouches for the
     // header.
@@ -91,12 +97,12 @@ unsafe fn is_loadable(address: u64) -> bool {
         asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nostack, nomem));
         let [features, rest @ ..] = *frame_field::<[u64; 8]>(address + HEADER);
         let supported = u64::from(high) << 32 | u64::from(low);
-        let mxcsr = *frame_field::<u32>(address + MXCSR);
-        features & !supported == 0 && rest == [0; 7] && mxcsr < 1 << 16
+        features & !supported == 0 && rest == [0; 7]
     }
 }
 
-/// Loads vector and floating-point registers from an application's frame.
+/// Loads vector and floating-point registers from an application's frame. False if they cannot be
+/// loaded.
 pub(super) fn restore_vectors(tcb: &mut Tcb, fpstate: u64) -> bool {
     if fpstate == 0 {
         return true;
@@ -107,19 +113,20 @@ pub(super) fn restore_vectors(tcb: &mut Tcb, fpstate: u64) -> bool {
     let buffer = unsafe { alloc_zeroed(layout) };
     // SAFETY: reads the application's frame into our own buffer.
     let whole = !buffer.is_null() && unsafe { memory::copy(buffer as u64, fpstate, length) } == length;
+    let is_extended = length > LEGACY_BYTES;
     // SAFETY: the buffer has the bytes of an area, copied or zero.
-    let whole = whole && (length <= LEGACY_BYTES || unsafe { is_loadable(buffer as u64) });
+    let whole = whole && unsafe { is_loadable(buffer as u64, is_extended) };
     if whole {
-        // SAFETY: the buffer holds what the kernel (or this engine) saved in this format; only
-        // registers that translated code uses, and those of the engine that may change at any call,
-        // are loaded.
+        // SAFETY: the buffer is aligned, as large as any area, and holds a state that the processor
+        // accepts. Only registers that translated code uses, and those of the engine that may
+        // change at any call, are loaded.
         unsafe {
-            if length > LEGACY_BYTES {
+            if is_extended {
                 asm!("xrstor64 [{}]", in(reg) buffer, in("eax") -1, in("edx") -1, clobber_abi("C"), options(nostack));
             } else {
                 asm!("fxrstor64 [{}]", in(reg) buffer, clobber_abi("C"), options(nostack));
             }
-            let present = length <= LEGACY_BYTES || *frame_field::<u64>(buffer as u64 + HEADER) & FEATURE_SSE != 0;
+            let present = !is_extended || *frame_field::<u64>(buffer as u64 + HEADER) & FEATURE_SSE != 0;
             tcb.mxcsr = *frame_field::<u32>(buffer as u64 + MXCSR);
             tcb.xmm = Vectors(if present { *frame_field(buffer as u64 + XMM) } else { [[0; 2]; 16] });
         }
@@ -133,7 +140,30 @@ pub(super) fn restore_vectors(tcb: &mut Tcb, fpstate: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use entity::ThreadId;
+
     use super::*;
+    use crate::tcb::OwnedTcb;
+
+    /// A state in the format of `fxsave` with this mxcsr.
+    fn legacy_state(mxcsr: u32) -> [u32; LEGACY_BYTES as usize / 4] {
+        const CONTROL_WORD: u32 = 0x37f;
+        let mut state = [0; LEGACY_BYTES as usize / 4];
+        (state[0], state[MXCSR as usize / 4]) = (CONTROL_WORD, mxcsr);
+        state
+    }
+
+    #[test]
+    fn a_state_that_the_processor_refuses_is_not_loaded() {
+        let shared = memory::tests::shared();
+        // SAFETY: zeroed memory of the right size is a control page.
+        let control = unsafe { &*(shared as *const wire::Control) };
+        let mut tcb = OwnedTcb::new(control, 0, ThreadId::FIRST, 0).unwrap();
+        let [good, bad] = [0x1f80, 0x1_1f80].map(legacy_state);
+        assert!(restore_vectors(&mut tcb, good.as_ptr() as u64));
+        assert_eq!(tcb.mxcsr, 0x1f80);
+        assert!(!restore_vectors(&mut tcb, bad.as_ptr() as u64), "the instruction would fault");
+    }
 
     #[test]
     fn there_is_room_for_all_that_this_processor_can_save() {

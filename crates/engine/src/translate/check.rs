@@ -52,14 +52,14 @@ pub(super) fn terminator_of(transfer: Transfer, taken: bool) -> u32 {
 }
 
 impl Translator<'_, '_> {
-    /// Emits the comparison of a block's bytes; a side exit leaves if they have changed.
+    /// Emits the comparison of a block's bytes; a side exit is taken if they have changed.
     pub(super) fn check(&mut self, block: &SourceBlock) {
         let state = if self.has_app_r15 { RegisterState::ScratchApp } else { RegisterState::Scratch };
         self.map_safe_point(block.address);
         self.out.spill_scratch();
         self.map(block.address, state);
         let code = &block.code[..length(block.address, block.code)];
-        let mut way_out = None;
+        let mut exit_jump = None;
         for (offset, size) in pieces(code.len()) {
             let mut expected = [0; 8];
             expected[..size].copy_from_slice(&code[offset..offset + size]);
@@ -67,10 +67,10 @@ impl Translator<'_, '_> {
             self.out.load_constant(RDX, u64::from_le_bytes(expected).wrapping_neg());
             self.out.bytes(&[0x48, 0x8d, 0x0c, 0x11]); // lea rcx, [rcx + rdx]
             self.out.bytes(&[0xe3, 5]); // jrcxz over the next instruction
-            match way_out {
+            match exit_jump {
                 Some(address) => drop(self.out.jump(address)),
                 None => {
-                    way_out = Some(self.out.here());
+                    exit_jump = Some(self.out.here());
                     let site = self.out.jump_ahead();
                     let target = SideTarget::Changed { target: block.address, terminator: self.terminator_before };
                     let (has_app_r15, blocks, data) = (self.has_app_r15, u16::from(self.block), self.data.length);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_end_after_what_writes() {
+    fn checked_blocks_end_after_a_write() {
         let length = |code: &[u8]| length(AppPc::new(0x1000), code);
         assert_eq!(length(&[0x90, 0x90, 0xc3, 0x90]), 3);
         assert_eq!(length(&[0x90, 0x89, 0x08, 0x90, 0xc3]), 3, "mov [rax], ecx");

@@ -5,7 +5,7 @@
 //! Before the instruction, the thread checks that the entry of its operand holds its tag. If not,
 //! it exchanges the entry for its pending tag (out of line). After the instruction it checks again,
 //! and compares the value that the instruction has read with the value that its own last locked
-//! instruction has written. If any check fails, it leaves the fragment, records a timestamp, and
+//! instruction has written. If any check fails, it exits the fragment, records a timestamp, and
 //! turns a pending tag into its tag.
 //!
 //! This code uses rcx, rdx and rsi. It keeps nothing in registers during the instruction, and does
@@ -27,7 +27,7 @@ const RSI: u8 = 6;
 
 /// The class of a locked instruction, by how its old value is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Locked {
+pub(super) enum LockedClass {
     /// `cmpxchg`, `xchg` and `xadd` with this register: the old value is in a register afterwards.
     CompareExchange(Register),
     Exchange(Register),
@@ -55,9 +55,9 @@ pub(super) fn is_arithmetic(instruction: &Instruction) -> bool {
     instruction.has_lock_prefix() && instruction.op0_kind() == OpKind::Memory && adds && !has_high_byte
 }
 
-pub(super) fn classify(instruction: &Instruction) -> Locked {
+pub(super) fn classify(instruction: &Instruction) -> LockedClass {
     if instruction.mnemonic() == Mnemonic::Mfence {
-        return Locked::Fence;
+        return LockedClass::Fence;
     }
     let register = match (instruction.op0_kind(), instruction.op1_kind()) {
         (OpKind::Register, _) => instruction.op0_register(),
@@ -66,16 +66,16 @@ pub(super) fn classify(instruction: &Instruction) -> Locked {
     };
     if instruction.segment_prefix() == Register::GS {
         // The instruction gets another operand: see `segment`.
-        return Locked::Other;
+        return LockedClass::Other;
     }
     let is_plain = register != Register::None && !is_high_byte(register);
     match instruction.mnemonic() {
-        Mnemonic::Cmpxchg if is_plain => Locked::CompareExchange(register),
-        Mnemonic::Xchg if is_plain => Locked::Exchange(register),
-        Mnemonic::Xadd if is_plain => Locked::ExchangeAdd(register),
-        Mnemonic::Add | Mnemonic::Or if is_stack_fence(instruction) => Locked::StackFence,
-        _ if is_arithmetic(instruction) => Locked::Arithmetic,
-        _ => Locked::Other,
+        Mnemonic::Cmpxchg if is_plain => LockedClass::CompareExchange(register),
+        Mnemonic::Xchg if is_plain => LockedClass::Exchange(register),
+        Mnemonic::Xadd if is_plain => LockedClass::ExchangeAdd(register),
+        Mnemonic::Add | Mnemonic::Or if is_stack_fence(instruction) => LockedClass::StackFence,
+        _ if is_arithmetic(instruction) => LockedClass::Arithmetic,
+        _ => LockedClass::Other,
     }
 }
 
@@ -107,36 +107,36 @@ impl Translator<'_, '_> {
         block: &SourceBlock,
     ) -> Option<BlockEnd> {
         let locked = classify(instruction);
-        if locked == Locked::StackFence {
+        if locked == LockedClass::StackFence {
             self.copy(instruction, decoder, bytes);
             return None;
         }
         self.begin_locked(instruction, locked);
         match locked {
-            Locked::Fence => {}
-            Locked::Other => self.disown(instruction),
-            _ => self.look_for_tag(instruction, locked),
+            LockedClass::Fence => {}
+            LockedClass::Other => self.disown(instruction),
+            _ => self.check_before(instruction, locked),
         }
         self.locked = Some(locked);
         self.copy(instruction, decoder, bytes);
         self.locked = None;
-        if matches!(locked, Locked::Fence | Locked::Other) {
+        if matches!(locked, LockedClass::Fence | LockedClass::Other) {
             self.end_locked(decoder, block.address);
             return Some(BlockEnd::Stop);
         }
         let length = decoder.position();
-        self.look_again(instruction, locked, block.address + length as u64);
+        self.check_after(instruction, locked, block.address + length as u64);
         Some(self.cut(block, length))
     }
 
     /// Prepares a locked instruction: the application's registers must be in place for its address
     /// and for itself.
-    fn begin_locked(&mut self, instruction: &Instruction, locked: Locked) {
+    fn begin_locked(&mut self, instruction: &Instruction, locked: LockedClass) {
         self.pc = pc_of(instruction);
         self.data.complete = self.data.length;
         self.map_safe_point(self.pc);
         self.require_app_r15_for(instruction);
-        if locked == Locked::Arithmetic {
+        if locked == LockedClass::Arithmetic {
             // The choice of scratch registers depends on it, also if no data is recorded.
             let mut factory = InstructionInfoFactory::new();
             self.data.used.clear();
@@ -239,7 +239,7 @@ impl Translator<'_, '_> {
     }
 
     /// Checks before the instruction whether the entry is the thread's.
-    fn look_for_tag(&mut self, instruction: &Instruction, locked: Locked) {
+    fn check_before(&mut self, instruction: &Instruction, locked: LockedClass) {
         let bytes = instruction.memory_size().size();
         self.map_between_safe_points();
         self.spill_three();
@@ -256,7 +256,7 @@ impl Translator<'_, '_> {
         let back = self.out.here();
         self.owner_misses.push(OwnerMiss { site, back, bytes, has_app_r15: self.has_app_r15 });
         self.reload_three();
-        if let Locked::Exchange(register) | Locked::ExchangeAdd(register) = locked
+        if let LockedClass::Exchange(register) | LockedClass::ExchangeAdd(register) = locked
             && let Some(number) = general(register)
         {
             self.out.store_gs(tcb::ORDER_LEFT, number);
@@ -281,7 +281,7 @@ impl Translator<'_, '_> {
 
     /// Checks after the instruction whether the entry is still the thread's, and whether the old
     /// value is the one that the thread had written.
-    fn look_again(&mut self, instruction: &Instruction, locked: Locked, next: AppPc) {
+    fn check_after(&mut self, instruction: &Instruction, locked: LockedClass, next: AppPc) {
         let bytes = instruction.memory_size().size();
         self.map_between_safe_points();
         self.spill_three();
@@ -300,30 +300,30 @@ impl Translator<'_, '_> {
         self.out.load_gs(RCX, tcb::ORDER_TAG);
         self.out.bytes(&[0x48, 0x8d, 0x4c, 0x11, 1]); // lea rcx, [rcx + rdx + 1]
         self.out.bytes(&[0xe3, 5]); // jrcxz over the next instruction
-        let way_out = self.out.here();
+        let exit_jump = self.out.here();
         let site = self.out.jump_ahead();
         self.side_exit(site, SideTarget::Timed { target: next });
         self.out.load_gs(RCX, tcb::ORDER_OLD);
         self.out.load_gs(RDX, tcb::ORDER_LEFT);
         self.subtract(bytes);
         self.out.bytes(&[0xe3, 5]); // jrcxz over the next instruction
-        self.out.jump(way_out);
+        self.out.jump(exit_jump);
         self.reload_three();
     }
 
     /// Loads the value before the instruction into rcx and the value after it into rdx. All
     /// registers are the application's before.
-    fn load_old_and_left(&mut self, locked: Locked) {
+    fn load_old_and_left(&mut self, locked: LockedClass) {
         match locked {
-            Locked::CompareExchange(register) => {
+            LockedClass::CompareExchange(register) => {
                 self.move_app_register(RDX, register);
                 self.encode(Instruction::with2(Code::Cmovne_r64_rm64, Register::RDX, Register::RAX));
                 self.move_app_register(RCX, Register::RAX);
             }
-            Locked::Exchange(register) | Locked::ExchangeAdd(register) => {
+            LockedClass::Exchange(register) | LockedClass::ExchangeAdd(register) => {
                 self.move_app_register(RCX, register);
                 self.out.load_gs(RDX, tcb::ORDER_LEFT);
-                if matches!(locked, Locked::ExchangeAdd(_)) {
+                if matches!(locked, LockedClass::ExchangeAdd(_)) {
                     self.out.bytes(&[0x48, 0x8d, 0x14, 0x11]); // lea rdx, [rcx + rdx]
                 }
             }
@@ -444,7 +444,7 @@ impl Translator<'_, '_> {
 
     /// Whether the current instruction is replaced by `xadd`.
     pub(super) fn is_locked_arithmetic(&self) -> bool {
-        self.locked == Some(Locked::Arithmetic)
+        self.locked == Some(LockedClass::Arithmetic)
     }
 
     /// Replaces a locked instruction by `xadd`, where no values are recorded.

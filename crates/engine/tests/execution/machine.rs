@@ -94,13 +94,13 @@ unsafe extern "C" fn on_exit() {
         "mov [rip + {c} + {number}], rcx",
         "mov qword ptr [rip + {c} + {kind}], {exit}",
         "mov rcx, gs:[{rcx}]",
-        "jmp {leave}",
+        "jmp {back}",
         c = sym CELL,
         number = const offset_of!(Cell, number),
         kind = const offset_of!(Cell, kind),
         exit = const KIND_EXIT,
         rcx = const tcb::SCRATCH_RCX,
-        leave = sym leave,
+        back = sym return_to_test,
     )
 }
 
@@ -113,14 +113,14 @@ unsafe extern "C" fn on_indirect() {
         "mov qword ptr [rip + {c} + {kind}], {indirect}",
         "mov rcx, gs:[{rcx}]",
         "mov rdx, gs:[{rdx}]",
-        "jmp {leave}",
+        "jmp {back}",
         c = sym CELL,
         number = const offset_of!(Cell, number),
         kind = const offset_of!(Cell, kind),
         indirect = const KIND_INDIRECT,
         rcx = const tcb::SCRATCH_RCX,
         rdx = const tcb::SCRATCH_RDX,
-        leave = sym leave,
+        back = sym return_to_test,
     )
 }
 
@@ -135,16 +135,16 @@ unsafe extern "C" fn on_mismatch() {
 unsafe extern "C" fn on_native_end() {
     naked_asm!(
         "mov qword ptr [rip + {c} + {kind}], {native}",
-        "jmp {leave}",
+        "jmp {back}",
         c = sym CELL,
         kind = const offset_of!(Cell, kind),
         native = const KIND_NATIVE,
-        leave = sym leave,
+        back = sym return_to_test,
     )
 }
 
 #[unsafe(naked)]
-unsafe extern "C" fn leave() {
+unsafe extern "C" fn return_to_test() {
     naked_asm!(
         "mov [rip + {c} + 0], rax",
         "mov [rip + {c} + 8], rcx",
@@ -334,7 +334,7 @@ impl Machine {
         }
         let trap = if step { TRAP_FLAG } else { 0 };
         // SAFETY: the machine has one user; the code at `entry` is the test's own and comes back
-        // through `leave`.
+        // through `return_to_test`.
         let cell = unsafe {
             let cell = &raw mut CELL;
             (*cell).general = general;

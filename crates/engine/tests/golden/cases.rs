@@ -157,7 +157,7 @@ fn order() -> Vec<Case> {
         case("locked and", "f0 21 37 eb 10"),
         case("locked bit test with a register", "f0 0f ab 17 eb 10"),
         case("compare and exchange of sixteen bytes", "f0 48 0f c7 0f eb 10"),
-        case("a chain goes on through a lock", "f0 0f b1 17 75 10").then(4, "75 10").then(6, "eb 10"),
+        case("a superblock goes on through a lock", "f0 0f b1 17 75 10").then(4, "75 10").then(6, "eb 10"),
     ];
     cases.into_iter().map(Case::ordered_by_contention).collect()
 }
@@ -167,7 +167,7 @@ fn checks() -> Vec<Case> {
         case("code that may change", "48 01 d8 48 01 d8 48 01 d8 eb 10").checked(),
         case("code that may change, out of reach, short", "90 eb 10").at(Layout::Far).checked(),
         case("code that may change ends after a store", "48 89 08 90 eb 10").checked(),
-        case("code that may change, chained, with r15", "49 ff c7 74 10")
+        case("code that may change, in a superblock, with r15", "49 ff c7 74 10")
             .then(5, "e8 00 10 00 00")
             .then(0x100a, "c3")
             .checked(),
@@ -273,27 +273,29 @@ fn odd() -> Vec<Case> {
 
 fn superblocks() -> Vec<Case> {
     vec![
-        case("chain: not taken, then taken", "74 10").then(2, "75 20").then(0x24, "c3"),
-        case("chain: branch with r15 in use", "49 ff cf 74 10").then(5, "90 eb 10"),
-        case("chain: jmp and call", "eb 0e").then(0x10, "e8 0b 00 00 00").then(0x20, "eb 10"),
-        case("chain: call and its return", "e8 0b 00 00 00").then(0x10, "90 c3").then(5, "eb 10"),
-        case("chain: call and its return, 64 bits", "e8 0b 00 00 00")
+        case("superblock: not taken, then taken", "74 10").then(2, "75 20").then(0x24, "c3"),
+        case("superblock: branch with r15 in use", "49 ff cf 74 10").then(5, "90 eb 10"),
+        case("superblock: jmp and call", "eb 0e").then(0x10, "e8 0b 00 00 00").then(0x20, "eb 10"),
+        case("superblock: call and its return", "e8 0b 00 00 00").then(0x10, "90 c3").then(5, "eb 10"),
+        case("superblock: call and its return, 64 bits", "e8 0b 00 00 00")
             .then(0x10, "c2 08 00")
             .then(5, "eb 10")
             .at(Layout::High),
-        case("chain: a return without its call ends it", "c3").then(0x10, "eb 10"),
-        case("chain: a return without its call, guessed", "c3").then(0x10, "eb 10").guessing(),
-        case("chain: indirect jump, guessed", "ff e0").then(0x10, "eb 10").guessing(),
-        case("chain: indirect call through r15, guessed", "41 ff 17")
+        case("superblock: a return without its call ends it", "c3").then(0x10, "eb 10"),
+        case("superblock: a return without its call, guessed", "c3").then(0x10, "eb 10").guessing(),
+        case("superblock: indirect jump, guessed", "ff e0").then(0x10, "eb 10").guessing(),
+        case("superblock: indirect call through r15, guessed", "41 ff 17")
             .then(0x10, "4c 89 f8 c3")
             .then(3, "eb 10")
             .guessing(),
-        case("chain: indirect jump is not guessed", "ff e0").then(0x10, "eb 10"),
-        case("chain: loop unrolled twice", "ff c9 75 fc").then(0, "ff c9 75 fc").then(0, "ff c9 75 fc"),
-        case("chain: loop instruction ends it", "e2 fe").then(0, "e2 fe"),
-        case("chain: through a cut", "90 90").then(2, "eb 10"),
-        case("chain: system call ends it", "0f 05").then(2, "eb 10"),
-        case("chain: locked instruction ends it when there are threads", "f0 ff 00 eb 00").then(5, "eb 10").ordered(),
+        case("superblock: indirect jump is not guessed", "ff e0").then(0x10, "eb 10"),
+        case("superblock: loop unrolled twice", "ff c9 75 fc").then(0, "ff c9 75 fc").then(0, "ff c9 75 fc"),
+        case("superblock: loop instruction ends it", "e2 fe").then(0, "e2 fe"),
+        case("superblock: through a cut", "90 90").then(2, "eb 10"),
+        case("superblock: system call ends it", "0f 05").then(2, "eb 10"),
+        case("superblock: locked instruction ends it when there are threads", "f0 ff 00 eb 00")
+            .then(5, "eb 10")
+            .ordered(),
     ]
 }
 
@@ -307,7 +309,7 @@ fn data() -> Vec<Case> {
         case("r15 as a base and an index", "43 8b 04 3f 4c 89 7c 24 08 eb 10").with_addresses(),
         case("a repeated string", "f3 48 a5 48 8b 06 eb 10").with_addresses(),
         case("vectors of indices and masks", "c4 e2 6d 90 04 8f c4 e2 75 2c 07 eb 10").with_addresses(),
-        case("data in a chain with a side exit", "48 8b 03 74 10")
+        case("data in a superblock with a side exit", "48 8b 03 74 10")
             .then(5, "48 8b 43 08 48 8b 0c c8 eb fe")
             .with_addresses(),
         case("calls and returns", "e8 fb 00 00 00").then(0x100, "48 8b 03 c3").with_values(),
@@ -326,7 +328,7 @@ fn data() -> Vec<Case> {
         case("gs is the application's, with values", "65 48 8b 04 25 30 00 00 00 65 01 44 b7 08 eb 10").with_values(),
         case("fs is the application's, with values", "64 80 3c 25 c8 ff ff ff 00 64 48 03 00 eb 10").with_values(),
         case("the stack pointer at an entry", "55 48 89 e5 48 83 ec 20 89 45 fc c9 c3").entered().with_addresses(),
-        case("entries in a chain: the stack pointer once", "e8 0b 00 00 00")
+        case("entries in a superblock: the stack pointer once", "e8 0b 00 00 00")
             .then(0x10, "48 8b 44 24 10 c3")
             .entered()
             .then(5, "eb 10")

@@ -130,7 +130,7 @@ fn state(case: &Case, names: &Names, translation: &Translation, offset: u16) -> 
         RegisterState::Spilled(spill, own) => {
             format!("spilled{}{} {pc}", spilled(spill), if own { " own" } else { "" })
         }
-        RegisterState::BetweenSafePoints => "dirty".into(),
+        RegisterState::BetweenSafePoints => "between".into(),
     }
 }
 

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use entity::AppPc;
 
 /// A hash table from application addresses to numbers.
-pub struct Lookup {
+pub struct AddressTable {
     entries: Vec<(AppPc, u32)>,
     count: usize,
 }
@@ -14,13 +14,13 @@ pub struct Lookup {
 const EMPTY: u32 = u32::MAX;
 const CAPACITY_MIN: usize = 1024;
 
-impl Default for Lookup {
+impl Default for AddressTable {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Lookup {
+impl AddressTable {
     pub const fn new() -> Self {
         Self { entries: Vec::new(), count: 0 }
     }
@@ -114,8 +114,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lookup_is_a_map(steps in prop::collection::vec((0u64..300, any::<u32>(), any::<bool>()), 0..2000)) {
-            let mut lookup = Lookup::new();
+        fn the_table_is_a_map(steps in prop::collection::vec((0u64..300, any::<u32>(), any::<bool>()), 0..2000)) {
+            let mut lookup = AddressTable::new();
             let mut model = HashMap::new();
             for (key, number, insert) in steps {
                 // Few addresses, far apart and close together, so that they collide and are removed
@@ -137,8 +137,8 @@ mod tests {
     }
 
     #[test]
-    fn lookup_grows_and_shrinks() {
-        let mut lookup = Lookup::new();
+    fn the_table_grows_and_shrinks() {
+        let mut lookup = AddressTable::new();
         let address = |number: u32| AppPc::new(u64::from(number) * 16);
         assert_eq!(lookup.get(address(1)), None);
         lookup.remove(address(1));
