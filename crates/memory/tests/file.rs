@@ -139,7 +139,11 @@ proptest! {
 
     #[test]
     fn damaged_files_are_refused_or_read(
-        turns in any_turns(), at: prop::sample::Index, byte: u8, length in 1usize..9, codec in 0..MemoryCodec::ALL.len(),
+        turns in any_turns(),
+        at: prop::sample::Index,
+        byte: u8,
+        length in 1usize..9,
+        codec in 0..MemoryCodec::ALL.len(),
     ) {
         let (file, _) = write(&turns, MemoryCodec::ALL[codec], small());
         let damaged = damage(&file, at.index(file.len()), byte, length);
