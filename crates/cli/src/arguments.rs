@@ -598,6 +598,56 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
+    /// Returns the commands of ours that a text shows, without redirections and remarks.
+    fn commands(text: &str) -> Vec<Vec<&str>> {
+        let lines = text.lines().map(str::trim_start).filter(|line| line.starts_with("trackway "));
+        let shown = lines.map(|line| {
+            let ends = ["  ", " | ", " > ", " < ", ";"].iter().filter_map(|end| line.find(end));
+            line[..ends.min().unwrap_or(line.len())].split_whitespace().map(|word| word.trim_matches('\'')).collect()
+        });
+        shown.collect()
+    }
+
+    /// Asserts that the command line takes the commands that a text shows. Returns how many there
+    /// are.
+    fn check_commands(text: &str) -> usize {
+        let commands = commands(text);
+        for words in &commands {
+            let arguments = mtrace::with_two_dashes(words.iter().map(OsString::from));
+            if let Err(error) = Arguments::try_parse_from(arguments) {
+                panic!("{}: {error}", words.join(" "));
+            }
+        }
+        commands.len()
+    }
+
+    #[test]
+    fn commands_in_the_pages_are_accepted() {
+        let pages = [
+            include_str!("../../../docs/memory.md"),
+            include_str!("../../../docs/mtrace.md"),
+            include_str!("../../../docs/port.md"),
+            include_str!("../../../docs/segment.md"),
+        ];
+        for page in pages {
+            let blocks: Vec<&str> = page.split("```").skip(1).step_by(2).collect();
+            assert!(check_commands(&blocks.join("\n")) > 0, "{page}");
+        }
+        assert_eq!(commands("  trackway dump 'a' -d | less\ntrackway\n"), [["trackway", "dump", "a", "-d"]]);
+    }
+
+    /// Returns the help of a command and of the verbs below it.
+    fn all_help(command: &mut clap::Command) -> String {
+        let own = command.render_long_help().to_string();
+        own + &command.get_subcommands_mut().map(all_help).collect::<String>()
+    }
+
+    #[test]
+    fn examples_in_the_help_are_accepted() {
+        let help = all_help(&mut Arguments::command());
+        assert!(check_commands(&help) > 30, "the examples are not found");
+    }
+
     #[test]
     fn counts_take_suffixes() {
         for (text, expected) in [

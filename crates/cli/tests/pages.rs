@@ -1,5 +1,5 @@
-//! docs/mtrace.md, docs/port.md and docs/segment.md describe the options in the help of the verbs,
-//! and no others.
+//! docs/mtrace.md, docs/port.md, docs/segment.md and docs/memory.md describe the options in the help
+//! of the verbs, and no others.
 
 use std::process::Command;
 
@@ -24,6 +24,7 @@ const TOOLS: [&str; 4] = ["mcfTrace", "mlsTrace", "mcfTRaptor", "mlvCFiat"];
 const MTRACE: &str = include_str!("../../../docs/mtrace.md");
 const SEGMENT: &str = include_str!("../../../docs/segment.md");
 const PORT: &str = include_str!("../../../docs/port.md");
+const MEMORY: &str = include_str!("../../../docs/memory.md");
 
 /// Asserts that every option of these verbs is on the page, and that every option on the page
 /// belongs to one of them or of `others`.
@@ -66,6 +67,11 @@ fn the_page_of_port() {
         let name = technique.name();
         assert!(help.contains(name) && PORT.contains(&format!("`{name}`")), "{name}");
     }
+}
+
+#[test]
+fn the_page_of_memory() {
+    check_page(MEMORY, &["memory compress", "memory expand", "memory streams"], &["record", "dump", "stat"]);
 }
 
 /// The flags in the tables of the thesis.
