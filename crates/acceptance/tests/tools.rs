@@ -445,7 +445,7 @@ fn gcc_the_driver() {
 }
 
 #[test]
-fn rustc_tells_its_version() {
+fn rustc_prints_its_version() {
     check("rustc", &["--version", "--verbose"], "");
 }
 

@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(ledger.event(ThreadId::new(thread), &Event::RoutineEnter { call, tsc: Tsc::NONE }), None);
     }
 
-    fn leave(ledger: &mut Ledger, thread: u32, routine: RoutineKind, value: u64) -> Allocation {
+    fn return_from(ledger: &mut Ledger, thread: u32, routine: RoutineKind, value: u64) -> Allocation {
         let event = Event::RoutineReturn { routine, value, tsc: Tsc::NONE };
         match ledger.event(ThreadId::new(thread), &event) {
             Some(Change::Allocation(allocation)) => allocation,
@@ -171,16 +171,16 @@ mod tests {
     fn blocks_are_live_between_allocation_and_release() {
         let mut ledger = Ledger::default();
         enter(&mut ledger, 0, RoutineKind::Malloc, [10, 0, 0]);
-        leave(&mut ledger, 0, RoutineKind::Malloc, 0x1000);
+        return_from(&mut ledger, 0, RoutineKind::Malloc, 0x1000);
         enter(&mut ledger, 0, RoutineKind::Realloc, [0x1000, 30, 0]);
-        let resized = leave(&mut ledger, 0, RoutineKind::Realloc, 0x2000);
+        let resized = return_from(&mut ledger, 0, RoutineKind::Realloc, 0x2000);
         assert_eq!(resized.old, Some(OldBlock { address: 0x1000, size: Some(10) }));
         assert_eq!((ledger.live(), ledger.peak_bytes()), ((1, 30), 30));
         enter(&mut ledger, 0, RoutineKind::Free, [0x2000, 0, 0]);
         // Another thread gets the memory before the routine returns.
         enter(&mut ledger, 1, RoutineKind::Malloc, [20, 0, 0]);
-        leave(&mut ledger, 1, RoutineKind::Malloc, 0x2000);
-        leave(&mut ledger, 0, RoutineKind::Free, 0);
+        return_from(&mut ledger, 1, RoutineKind::Malloc, 0x2000);
+        return_from(&mut ledger, 0, RoutineKind::Free, 0);
         assert_eq!((ledger.live(), ledger.peak_bytes()), ((1, 20), 30));
     }
 
@@ -188,14 +188,17 @@ mod tests {
     fn older_blocks_and_failures() {
         let mut ledger = Ledger::default();
         enter(&mut ledger, 0, RoutineKind::Free, [0x500, 0, 0]);
-        assert_eq!(leave(&mut ledger, 0, RoutineKind::Free, 0).old, Some(OldBlock { address: 0x500, size: None }));
+        assert_eq!(
+            return_from(&mut ledger, 0, RoutineKind::Free, 0).old,
+            Some(OldBlock { address: 0x500, size: None })
+        );
         enter(&mut ledger, 0, RoutineKind::Malloc, [10, 0, 0]);
-        leave(&mut ledger, 0, RoutineKind::Malloc, 0x1000);
+        return_from(&mut ledger, 0, RoutineKind::Malloc, 0x1000);
         enter(&mut ledger, 0, RoutineKind::Realloc, [0x1000, u64::MAX, 0]);
-        leave(&mut ledger, 0, RoutineKind::Realloc, 0);
+        return_from(&mut ledger, 0, RoutineKind::Realloc, 0);
         assert_eq!(ledger.live(), (1, 10), "it stays");
         enter(&mut ledger, 0, RoutineKind::Free, [0, 0, 0]);
-        assert_eq!(leave(&mut ledger, 0, RoutineKind::Free, 0).old, None);
+        assert_eq!(return_from(&mut ledger, 0, RoutineKind::Free, 0).old, None);
     }
 
     #[test]
@@ -204,7 +207,7 @@ mod tests {
         enter(&mut ledger, 0, RoutineKind::New, [10, 0, 0]);
         enter(&mut ledger, 0, RoutineKind::Malloc, [10, 0, 0]);
         enter(&mut ledger, 0, RoutineKind::New, [20, 0, 0]);
-        assert_eq!(leave(&mut ledger, 0, RoutineKind::New, 0x1000).call.arguments[0], 20);
+        assert_eq!(return_from(&mut ledger, 0, RoutineKind::New, 0x1000).call.arguments[0], 20);
         assert_eq!(ledger.unreturned().len(), 2);
     }
 }

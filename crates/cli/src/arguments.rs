@@ -722,7 +722,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_arguments_are_refused() {
         for line in ["trackway", "trackway record --bogus x", "trackway info", "trackway dump -k nonsense f"] {
             assert!(parse(line).is_err(), "{line}");
         }

@@ -155,7 +155,7 @@ mod tests {
     };
 
     #[test]
-    fn the_fields_of_the_seed() {
+    fn fields_are_those_of_the_seed() {
         let plain = b"0, L, 0x0000003f83201156, 0x0000003f8341fb80, 8, 0x0000003f83201130\n";
         check(RecordFormat::Ascii, &LOAD, None, plain);
         // Line 9 of Figure 4.18.
