@@ -149,6 +149,9 @@ pub struct Record {
     pub no_shared_libs: bool,
     /// Record only the routines called NAME (as in the symbol table or in C++ or Rust source; * ?
     /// and [a-z] are wildcards). May be given several times.
+    ///
+    /// NAME may also be an address of the executable as `nm` prints it (0x401200), and the name of
+    /// a library may come first (libm.so.6:sin, libm.so.6:0x1a2b0).
     #[arg(long = "routine", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub routines: Vec<String>,
     /// Record the routines' callees as well.
@@ -207,7 +210,8 @@ pub struct Info {
     pub output: Output,
 }
 
-/// Count what was executed: branch mix, hottest blocks and modules, system calls, signals.
+/// Count what was executed: branch mix, hottest blocks and modules, system calls, signals;
+/// functions and loops, and allocations, if they were recorded.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -217,7 +221,8 @@ Examples:
 pub struct Stat {
     #[command(flatten)]
     pub input: Input,
-    /// How many blocks to list; modules, system calls and signals are always listed in full.
+    /// How many blocks, and how many callers of allocation routines, to list; modules, system calls
+    /// and signals are always listed in full.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
     /// Functions whose entries, exits and loops are counted: NAME as for `record`. May be given
