@@ -321,8 +321,9 @@ Format of --kind allocations:
           0, free, -, 0x55d0c8a00f00, allocated before the recording, main+0x5c
           0, mmap, 135168, 0x7f1c3a200000, nested, sysmalloc+0x2f1 < malloc+0x1c2 < main+0x10
           A line stands where the routine returns. RESULT is the block or the mapping; of free,
-          operator delete and munmap, what is given back. nested: an allocation routine has made
-          the system call. The call stack has return addresses, the innermost first.
+          operator delete and munmap, what is given back; freed of a realloc to no bytes, failed,
+          or no return. nested: an allocation routine has made the system call. The call stack has
+          return addresses, the innermost first.
 Formats of --kind instructions:
   ascii   THREAD, ADDRESS[, DISASSEMBLY]
           0, 0x00007f5a40996bbe, test rax, rax

@@ -29,6 +29,16 @@ pub struct Allocation {
     pub result: Option<u64>,
 }
 
+impl Allocation {
+    /// Returns whether it has only given a block back, as `realloc` does that is asked for no
+    /// bytes.
+    #[must_use]
+    pub fn is_release(&self) -> bool {
+        let is_resized_to_nothing = self.result == Some(0) && self.old.is_some() && self.call.size() == Some(0);
+        self.call.routine.only_frees() || is_resized_to_nothing
+    }
+}
+
 /// A finished call of an allocation routine, or a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocationChange {
@@ -194,6 +204,9 @@ mod tests {
         assert_eq!(ledger.live(), (1, 10), "it stays");
         enter(&mut ledger, 0, RoutineKind::Free, [0, 0, 0]);
         assert_eq!(return_from(&mut ledger, 0, RoutineKind::Free, 0).old, None);
+        enter(&mut ledger, 0, RoutineKind::Realloc, [0x1000, 0, 0]);
+        assert!(return_from(&mut ledger, 0, RoutineKind::Realloc, 0).is_release());
+        assert_eq!(ledger.live(), (0, 0), "it is gone");
     }
 
     #[test]
