@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instructions() {
+    fn instructions_are_written_in_every_format() {
         let check = |format, text, expected: &[u8]| {
             let mut lines = Vec::new();
             instruction(format, ThreadId::new(12), AppPc::new(0x400572), text, &mut lines);

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_places() {
+    fn binary_records_have_their_sizes_and_types() {
         for (layout, sizes) in [(Layout::Fixed, [6, 15, 18]), (Layout::Last, [6, 15, 18]), (Layout::None, [5, 14, 17])]
         {
             assert_eq!([OUTCOME_1, CALL, DIVISION].map(|message| binary(layout, message).len()), sizes);
