@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_geometric_mean() {
+    fn the_geometric_mean_is_the_root_of_the_product() {
         assert_eq!(geometric_mean([].into_iter()), None);
         let mean = geometric_mean([1.0, 4.0, 16.0].into_iter()).unwrap();
         assert!((mean - 4.0).abs() < 1e-12);

@@ -1,5 +1,5 @@
 //! Which crate of the workspace may depend on which: what docs/architecture.md draws is what
-//! `cargo metadata` reports, no edge more and no edge less.
+//! `cargo metadata` reports, no edge more and no edge less. The layers of CONTRIBUTING.md agree.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -84,11 +84,25 @@ fn line(package: &Value) -> String {
     line.replace("-> ; ", "-> ").trim_end().to_owned()
 }
 
+/// The line of a crate in the graph.
+fn graph_line(name: &str) -> &'static str {
+    let line = GRAPH.lines().find(|line| line.split(' ').next() == Some(name));
+    line.unwrap_or_else(|| panic!("{name} is not in the graph"))
+}
+
+/// A line without what only tests need.
+fn without_tests(line: &str) -> &str {
+    line.split("tests:").next().unwrap().trim_end_matches([' ', ';'])
+}
+
+/// The dependencies that a line names, those of the build script and of tests included.
+fn dependencies_of(line: &str) -> impl Iterator<Item = &str> {
+    line.split([' ', ';']).skip(2).filter(|word| !word.is_empty() && !word.ends_with(':'))
+}
+
 /// The dependencies of a crate, those of its build script and of its tests included.
 fn dependencies(name: &str) -> Vec<&'static str> {
-    let line = GRAPH.lines().find(|line| line.split(' ').next() == Some(name));
-    let words = line.unwrap_or_else(|| panic!("{name} is not in the graph")).split([' ', ';']).skip(2);
-    words.filter(|word| !word.is_empty() && !word.ends_with(':')).collect()
+    dependencies_of(graph_line(name)).collect()
 }
 
 #[test]
@@ -120,21 +134,42 @@ fn the_graph_reads_from_the_bottom_to_the_top() {
     }
 }
 
+/// Returns the crates in each row of "Layers", the lowest layer first.
+fn layers(page: &str) -> Vec<Vec<&str>> {
+    let section = page.split("\n## ").find(|section| section.starts_with("Layers\n")).unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| ")).skip(2);
+    rows.map(|row| row.split('`').skip(1).step_by(2).filter(|name| !name.contains('/')).collect()).collect()
+}
+
+#[test]
+fn every_crate_is_in_one_layer_and_uses_none_above_it() {
+    let page = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
+    let layers = layers(&page);
+    let layer_of = |name: &str| {
+        let found: Vec<usize> = (0..layers.len()).filter(|&layer| layers[layer].contains(&name)).collect();
+        let [layer] = found[..] else { panic!("CONTRIBUTING.md has {name} in the layers {found:?}") };
+        layer
+    };
+    for line in GRAPH.lines() {
+        let name = line.split(' ').next().unwrap();
+        for dependency in dependencies_of(without_tests(line)) {
+            assert!(layer_of(dependency) <= layer_of(name), "{name} is in a layer below {dependency}");
+        }
+    }
+    assert_eq!(layers.concat().len(), GRAPH.lines().count(), "CONTRIBUTING.md has crates that do not exist");
+}
+
 /// Absences that other parts rely on. A change of the list must not add these edges.
 #[test]
 fn what_must_not_be_known_is_not() {
-    let without_tests = |name: &str| {
-        let line = GRAPH.lines().find(|line| line.split(' ').next() == Some(name)).unwrap();
-        line.split("tests:").next().unwrap().trim_end_matches([' ', ';']).to_owned()
-    };
     // Everything below the engine is injected into the target.
-    assert_eq!(without_tests("engine"), "engine -> entity isa wire");
+    assert_eq!(without_tests(graph_line("engine")), "engine -> entity isa wire");
     for alone in ["entity", "predict", "cache", "report", "symbols"] {
         assert!(dependencies(alone).is_empty(), "{alone} depends on {:?}", dependencies(alone));
     }
     assert!(!dependencies("filter").contains(&"trace"));
     // An oracle that shares code with what it judges would share its mistakes.
-    assert_eq!(without_tests("oracle"), "oracle ->");
+    assert_eq!(without_tests(graph_line("oracle")), "oracle ->");
     // Only the command and what maintainers run may launch processes.
     for (name, _) in actual_lines(&metadata()) {
         let may = ["trackway", "recording", "fuzzing"].contains(&name.as_str());

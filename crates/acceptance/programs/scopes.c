@@ -1,6 +1,6 @@
 /* Enters functions and loops, and counts itself how often: for each function its calls, for each
    loop how often it was entered and its iterations. Every loop is a do-while with a barrier at its
-   beginning, so that a compiler that is told not to unroll keeps it as it is. Calls that must not
+   beginning, so that a compiler with an option not to unroll keeps it as it is. Calls that must not
    become jumps are followed by a barrier. */
 #include <setjmp.h>
 #include <signal.h>

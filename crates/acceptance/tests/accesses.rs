@@ -49,7 +49,7 @@ fn recording_ends_with_the_path_that_makes_the_last_access() {
 }
 
 #[test]
-fn nothing_stays_in_the_process() {
+fn nothing_stays_in_the_process_after_the_last_access() {
     let directory = tempfile::tempdir().unwrap();
     let text = include_str!("../programs/allocators.c");
     let program = compile(directory.path(), "allocators.c", text, &["gcc", "-O1", "-pthread"]);
@@ -69,7 +69,7 @@ fn nothing_stays_in_the_process() {
 }
 
 #[test]
-fn options_that_do_not_fit_together() {
+fn options_that_exclude_each_other_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let output = directory.path().join("t.trk");
     for (options, sentence) in [

@@ -153,19 +153,19 @@ fn check(program: &Path, arguments: &[&str], options: &[&str], environment: &[(&
 }
 
 #[test]
-fn one_thread_with_and_without_frame_pointers() {
+fn calls_of_one_thread_are_recorded_with_and_without_frame_pointers() {
     for name in ["plain", "frames"] {
         check(built().program(name), &["all"], &["--allocations"], &[]);
     }
 }
 
 #[test]
-fn many_threads() {
+fn calls_of_many_threads_are_recorded() {
     check(built().program("plain"), &["all", "8"], &["--allocations"], &[]);
 }
 
 #[test]
-fn selected_routines() {
+fn calls_outside_of_selected_routines_are_recorded() {
     let program = built().program("plain");
     for options in [
         &["--routine", "recursive", "--allocations"][..],
@@ -178,12 +178,12 @@ fn selected_routines() {
 }
 
 #[test]
-fn a_static_program() {
+fn calls_of_a_static_program_are_recorded() {
     check(built().program("static"), &["all", "2"], &["--allocations"], &[]);
 }
 
 #[test]
-fn other_allocators() {
+fn calls_of_other_allocators_are_recorded() {
     for library in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4"] {
         let path = format!("/usr/lib/x86_64-linux-gnu/{library}");
         assert!(Path::new(&path).exists(), "{path} is missing");
@@ -192,7 +192,7 @@ fn other_allocators() {
 }
 
 #[test]
-fn in_signal_handlers() {
+fn calls_in_signal_handlers_are_recorded() {
     let call = Call::new(built().program("plain")).args(["signals"]).options(["--allocations"]);
     let recorded = call.recorded();
     // Between a handler and what it has interrupted, backtrace() also sees the C library's code
@@ -219,7 +219,7 @@ fn in_signal_handlers() {
 }
 
 #[test]
-fn exceptions_through_constructors() {
+fn calls_of_failed_constructors_are_recorded() {
     let directory = tempfile::tempdir().unwrap();
     let text = include_str!("../programs/thrown.cc");
     for flags in [&["-O1"][..], &["-O2"], &["-O0"]] {
@@ -287,7 +287,7 @@ fn operator_new_that_throws() {
 }
 
 #[test]
-fn attached_in_the_middle() {
+fn call_stacks_reach_back_before_the_attach() {
     let directory = tempfile::tempdir().unwrap();
     let output = directory.path().join("t.trk");
     for (name, options) in [
@@ -326,7 +326,7 @@ fn attached_in_the_middle() {
 }
 
 #[test]
-fn attached_again_and_again() {
+fn call_stacks_are_complete_after_every_attach() {
     let directory = tempfile::tempdir().unwrap();
     let text = include_str!("../programs/allocators.c");
     let program = compile(directory.path(), "allocators.c", text, &["gcc", "-O1", "-pthread"]);
@@ -431,7 +431,7 @@ fn everything_at_once_in_many_threads_again_and_again() {
 
 /// The calls that a preloaded library has logged, up to the program's exit.
 #[test]
-fn real_programs_against_a_preloaded_logger() {
+fn calls_of_real_programs_are_those_that_a_preloaded_library_logs() {
     let directory = tempfile::tempdir().unwrap();
     let text = include_str!("../programs/logger.c");
     let library = compile(directory.path(), "logger.c", text, &["gcc", "-O1", "-shared", "-fPIC", "-fno-builtin"]);

@@ -23,12 +23,12 @@ const C: &[&str] = &["gcc", "-O1", "-pthread"];
 static MACHINE: RwLock<()> = RwLock::new(());
 
 /// For a test that uses the whole machine.
-fn in_a_crowd() -> RwLockWriteGuard<'static, ()> {
+fn lock_whole_machine() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// For a test that depends on timing.
-fn without_a_crowd() -> RwLockReadGuard<'static, ()> {
+fn lock_for_timing() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -50,8 +50,8 @@ fn record(pid: i32, output: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Records a process for this number of seconds; the process goes on.
-fn visit(pid: i32, seconds: &str) -> Trace {
+/// Records a process for some seconds; the process goes on.
+fn record_for(pid: i32, seconds: &str) -> Trace {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let finished = process::run(&mut record(pid, &output, &["--seconds", seconds]));
@@ -88,18 +88,18 @@ fn blocked_signals(pid: i32) -> Vec<String> {
 }
 
 /// The signals that the first thread blocks permanently.
-fn settled_blocked_signals(pid: i32) -> Vec<String> {
+fn permanently_blocked_signals(pid: i32) -> Vec<String> {
     // Nearly half a second: if there are many threads, one that is in a handler may have to wait
     // for thirty milliseconds and more.
     const TIMES: usize = 200;
-    let (mut settled, mut times) = (Vec::new(), 0);
+    let (mut stable, mut times) = (Vec::new(), 0);
     wait_until("the blocked signals stay the same", || {
         let blocked = blocked_signals(pid);
-        times = if blocked == settled { times + 1 } else { 1 };
-        settled = blocked;
+        times = if blocked == stable { times + 1 } else { 1 };
+        stable = blocked;
         times >= TIMES
     });
-    settled
+    stable
 }
 
 fn text_of(finished: &ProcessOutput) -> String {
@@ -109,14 +109,14 @@ fn text_of(finished: &ProcessOutput) -> String {
 /// The recorder attaches to sixty-four threads and detaches again and again, while they check
 /// everything they see.
 #[test]
-fn a_crowd_again_and_again() {
-    let _alone = in_a_crowd();
+fn sixty_four_threads_run_on_through_attaching_and_detaching() {
+    let _lock = lock_whole_machine();
     let directory = scratch();
     let running = start(&program(&directory, "turmoil.c", include_str!("../programs/turmoil.c")), &[]);
     wait_until("all threads run", || task_count(running.pid()) >= 64);
-    let (handled, blocked) = (handled_signals(running.pid()), settled_blocked_signals(running.pid()));
+    let (handled, blocked) = (handled_signals(running.pid()), permanently_blocked_signals(running.pid()));
     for _ in 0..if is_soak() { 50 } else { 10 } {
-        let trace = visit(running.pid(), "0.05");
+        let trace = record_for(running.pid(), "0.05");
         assert!(trace.threads().len() >= 60, "{} threads", trace.threads().len());
         assert_clean(running.pid());
         assert_eq!(handled_signals(running.pid()), handled);
@@ -131,7 +131,7 @@ fn a_crowd_again_and_again() {
 /// Critical sections of restartable sequences stay exclusive while a thread is recorded, and after
 /// the recorder has detached.
 #[test]
-fn restartable_sequences() {
+fn restartable_sequences_stay_exclusive() {
     const TURNS: usize = 60_000_000;
     let directory = scratch();
     let program = directory.path().join("rseq");
@@ -141,7 +141,7 @@ fn restartable_sequences() {
     let running = start(&program, &[&TURNS.to_string()]);
     wait_until("all threads count", || task_count(running.pid()) == 5);
     for _ in 0..5 {
-        visit(running.pid(), "0.1");
+        record_for(running.pid(), "0.1");
         assert_clean(running.pid());
     }
     let finished = running.wait(LIMIT);
@@ -151,12 +151,12 @@ fn restartable_sequences() {
 
 /// System calls that wait go on waiting, for the time that is left, and are not interrupted.
 #[test]
-fn waiting_in_every_way() {
+fn waiting_system_calls_are_not_interrupted() {
     let directory = scratch();
     let running = start(&program(&directory, "waits.c", include_str!("../programs/waits.c")), &[]);
     std::thread::sleep(Duration::from_millis(500));
     for _ in 0..2 {
-        visit(running.pid(), "0.1");
+        record_for(running.pid(), "0.1");
         assert_clean(running.pid());
     }
     let finished = running.wait(LIMIT);
@@ -210,7 +210,7 @@ const THRESHOLDS: [&[&str]; 3] = [
 ];
 
 #[test]
-fn the_pace_is_the_old_one() {
+fn a_process_is_as_fast_as_before_after_detaching() {
     let directory = scratch();
     let paces = Paces(directory.path().join("times"));
     let program = program(&directory, "pace.c", include_str!("../programs/pace.c"));
@@ -229,7 +229,7 @@ fn the_pace_is_the_old_one() {
 }
 
 #[test]
-fn the_pace_of_a_program_that_was_started_is_that_without_a_recorder() {
+fn a_program_is_as_fast_as_natively_after_detaching() {
     let directory = scratch();
     let paces = Paces(directory.path().join("times"));
     let program = program(&directory, "pace.c", include_str!("../programs/pace.c"));
@@ -251,7 +251,7 @@ fn the_pace_of_a_program_that_was_started_is_that_without_a_recorder() {
 }
 
 #[test]
-fn python_and_go() {
+fn python_and_go_run_on_through_attaching_and_detaching() {
     let directory = scratch();
     let script = acceptance::source::write(directory.path(), "pulse.py", include_str!("../programs/pulse.py"));
     let go = compile(directory.path(), "pulse.go", include_str!("../programs/pulse.go"), &["go", "build"]);
@@ -265,7 +265,7 @@ fn python_and_go() {
         let running = RunningProcess::start(&mut command, &[]);
         std::thread::sleep(Duration::from_millis(500));
         for _ in 0..3 {
-            visit(running.pid(), "0.1");
+            record_for(running.pid(), "0.1");
         }
         let finished = running.wait(LIMIT);
         assert_eq!(finished.exit, Exit::Status(0), "{}", text_of(&finished));
@@ -274,7 +274,7 @@ fn python_and_go() {
 }
 
 #[test]
-fn a_shell_that_waits_for_input() {
+fn a_shell_goes_on_waiting_for_input() {
     let script = "trap 'echo signal' USR1; while read line; do echo \"got $line\"; done; echo end";
     let mut shell = Command::new(tool::required("bash"))
         .args(["-c", script])
@@ -286,9 +286,9 @@ fn a_shell_that_waits_for_input() {
     let mut input = shell.stdin.take().unwrap();
     wait_until("the shell waits", || state_of(pid) == Some('S'));
     input.write_all(b"one\n").unwrap();
-    visit(pid, "0.1");
+    record_for(pid, "0.1");
     input.write_all(b"two\n").unwrap();
-    let recorder = std::thread::spawn(move || visit(pid, "0.6"));
+    let recorder = std::thread::spawn(move || record_for(pid, "0.6"));
     std::thread::sleep(Duration::from_millis(300));
     input.write_all(b"three\n").unwrap();
     let trace = recorder.join().unwrap();
@@ -309,8 +309,8 @@ fn changes(directory: &TempDir) -> PathBuf {
 
 /// Another program in the same process is recorded as well.
 #[test]
-fn a_process_that_executes_another_program() {
-    let _quiet = without_a_crowd();
+fn an_exec_in_an_attached_process_is_recorded() {
+    let _lock = lock_for_timing();
     let directory = scratch();
     let running = start(&changes(&directory), &["exec"]);
     std::thread::sleep(Duration::from_millis(300));
@@ -325,8 +325,8 @@ fn a_process_that_executes_another_program() {
 
 /// The recording ends with the process. Only the parent of the process learns how it ended.
 #[test]
-fn a_process_that_ends() {
-    let _quiet = without_a_crowd();
+fn recording_ends_with_the_process() {
+    let _lock = lock_for_timing();
     let directory = scratch();
     let running = start(&changes(&directory), &["end"]);
     std::thread::sleep(Duration::from_millis(300));
@@ -339,11 +339,11 @@ fn a_process_that_ends() {
 
 /// The engine reads beyond the block that a thread is in, where there may be no code.
 #[test]
-fn a_thread_at_the_end_of_readable_memory() {
+fn a_thread_at_the_end_of_readable_memory_runs_on() {
     let directory = scratch();
     let running = start(&program(&directory, "edge.c", include_str!("../programs/edge.c")), &[]);
     std::thread::sleep(Duration::from_millis(300));
-    assert!(visit(running.pid(), "0.1").summary().totals.instructions > 1000);
+    assert!(record_for(running.pid(), "0.1").summary().totals.instructions > 1000);
     assert_clean(running.pid());
     running.signal(libc::SIGTERM);
     let finished = running.wait(LIMIT);
@@ -352,40 +352,40 @@ fn a_thread_at_the_end_of_readable_memory() {
 
 /// Addresses that the engine used before an exec may be the application's afterwards.
 #[test]
-fn leaving_after_an_exec_takes_no_memory_of_the_program() {
+fn detaching_after_an_exec_takes_no_memory_of_the_program() {
     let directory = scratch();
-    let text = include_str!("../programs/settler.c");
-    let settler = program(&directory, "settler.c", text);
+    let text = include_str!("../programs/low_memory.c");
+    let second = program(&directory, "low_memory.c", text);
     let first = compile(directory.path(), "first.c", text, &["gcc", "-O1", "-static", "-no-pie"]);
     let output = directory.path().join("t.trk");
-    let call = Call::new(first).arg(settler).options(["--seconds", "1"]);
+    let call = Call::new(first).arg(second).options(["--seconds", "1"]);
     let finished = process::run(&mut call.record_command(&output));
-    assert_eq!((finished.exit, finished.stdout_text().as_str()), (Exit::Status(0), "settled, wrong 0\n"));
+    assert_eq!((finished.exit, finished.stdout_text().as_str()), (Exit::Status(0), "mapped, wrong 0\n"));
     assert_eq!(finished.stderr_text(), "");
     assert_eq!(open_sound(&output).modules().iter().map(|mapped| mapped.image).max(), Some(1));
 }
 
 /// The recorder does not detach from a process while a child shares its memory.
 #[test]
-fn a_process_whose_child_shares_its_memory() {
-    let _quiet = without_a_crowd();
+fn detaching_waits_for_a_child_that_shares_the_memory() {
+    let _lock = lock_for_timing();
     let directory = scratch();
     let running = start(&changes(&directory), &["vfork"]);
     std::thread::sleep(Duration::from_millis(100));
-    visit(running.pid(), "0.5");
+    record_for(running.pid(), "0.5");
     assert_clean(running.pid());
     let finished = running.wait(LIMIT);
     assert_eq!((finished.exit, finished.stdout_text().as_str()), (Exit::Status(0), "child 7\n"));
 }
 
 #[test]
-fn a_process_whose_first_thread_has_ended() {
-    let _quiet = without_a_crowd();
+fn a_process_without_its_first_thread_is_recorded() {
+    let _lock = lock_for_timing();
     let directory = scratch();
     let running = start(&changes(&directory), &["thread"]);
     std::thread::sleep(Duration::from_millis(300));
     for _ in 0..2 {
-        visit(running.pid(), "0.2");
+        record_for(running.pid(), "0.2");
     }
     let finished = running.wait(LIMIT);
     assert_eq!((finished.exit, finished.stdout_text().as_str()), (Exit::Status(0), "alone\n"));
@@ -393,7 +393,7 @@ fn a_process_whose_first_thread_has_ended() {
 
 /// Signals to the recorder end the recording, not the process.
 #[test]
-fn the_recorder_is_interrupted() {
+fn an_interrupted_recorder_detaches() {
     let directory = scratch();
     let running = start(&program(&directory, "pace.c", include_str!("../programs/pace.c")), &[]);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -419,8 +419,8 @@ fn is_recorded(pid: i32) -> bool {
 
 /// A recorder that is killed cannot remove the engine from the process, which goes on nevertheless.
 #[test]
-fn the_recorder_is_killed() {
-    let _alone = in_a_crowd();
+fn a_process_runs_on_when_the_recorder_is_killed() {
+    let _lock = lock_whole_machine();
     let directory = scratch();
     let running = start(&program(&directory, "turmoil.c", include_str!("../programs/turmoil.c")), &["loose"]);
     wait_until("all threads run", || task_count(running.pid()) >= 64);
@@ -452,7 +452,7 @@ fn with_own_gs(directory: &TempDir) -> RunningProcess {
 /// The engine takes gs over and gives it back, thread by thread, whatever a thread is doing.
 #[test]
 fn gs_is_taken_over_and_given_back() {
-    let _quiet = without_a_crowd();
+    let _lock = lock_for_timing();
     let directory = scratch();
     let running = with_own_gs(&directory);
     for mode in ["none", "addresses", "values"] {
@@ -474,7 +474,7 @@ fn gs_is_taken_over_and_given_back() {
 /// use gs.
 #[test]
 fn gs_is_given_back_when_the_recorder_is_killed() {
-    let _quiet = without_a_crowd();
+    let _lock = lock_for_timing();
     for _ in 0..if is_soak() { 30 } else { 3 } {
         let directory = scratch();
         let running = with_own_gs(&directory);
@@ -496,8 +496,8 @@ fn gs_is_given_back_when_the_recorder_is_killed() {
 /// The recorder detaches from a program that it started when a limit is reached, and the program
 /// runs to its end.
 #[test]
-fn limits_of_a_program_that_was_started() {
-    let _quiet = without_a_crowd();
+fn limits_detach_from_a_program_that_the_recorder_started() {
+    let _lock = lock_for_timing();
     let directory = scratch();
     let program = changes(&directory);
     let output = directory.path().join("t.trk");
@@ -553,8 +553,8 @@ fn assert_refused(finished: &ProcessOutput, words: &[&str]) {
 }
 
 #[test]
-fn processes_that_are_none() {
-    let _alone = in_a_crowd();
+fn numbers_of_no_process_are_refused() {
+    let _lock = lock_whole_machine();
     refuse(0x3fff_ffff, &["no process"]);
     let directory = scratch();
     let running = start(&program(&directory, "turmoil.c", include_str!("../programs/turmoil.c")), &[]);
@@ -595,19 +595,19 @@ fn a_routine_that_no_module_has() {
 }
 
 #[test]
-fn a_process_that_is_stopped() {
+fn a_stopped_process_is_refused() {
     let running = start(Path::new("sleep"), &["1000"]);
     running.signal(libc::SIGSTOP);
     wait_until("it is stopped", || state_of(running.pid()) == Some('T'));
     refuse(running.pid(), &["is stopped", "kill -CONT"]);
     assert_eq!(state_of(running.pid()), Some('T'));
     running.signal(libc::SIGCONT);
-    visit(running.pid(), "0.1");
+    record_for(running.pid(), "0.1");
 }
 
 /// The recorder can detach from a process that was stopped while it is recorded.
 #[test]
-fn a_process_that_is_stopped_meanwhile() {
+fn the_recorder_detaches_from_a_process_that_was_stopped() {
     let directory = scratch();
     let running = start(&program(&directory, "pace.c", include_str!("../programs/pace.c")), &[]);
     let output = directory.path().join("t.trk");
@@ -626,7 +626,7 @@ fn a_process_that_is_stopped_meanwhile() {
 }
 
 #[test]
-fn a_process_that_is_recorded_already() {
+fn a_process_that_is_recorded_already_is_refused() {
     let directory = scratch();
     let running = start(&program(&directory, "pace.c", include_str!("../programs/pace.c")), &[]);
     let recorder = RunningProcess::start(&mut record(running.pid(), &directory.path().join("t.trk"), &[]), &[]);
@@ -634,11 +634,11 @@ fn a_process_that_is_recorded_already() {
     refuse(running.pid(), &["recorded already"]);
     recorder.signal(libc::SIGINT);
     assert_eq!(recorder.wait(LIMIT).exit, Exit::Status(0));
-    visit(running.pid(), "0.1");
+    record_for(running.pid(), "0.1");
 }
 
 #[test]
-fn a_process_that_is_traced_already() {
+fn a_process_that_is_traced_already_is_refused() {
     let running = start(Path::new("sleep"), &["1000"]);
     // SAFETY: no pointers that matter; this thread stays until the test is over.
     let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, running.pid(), 0, 0) };
@@ -649,7 +649,7 @@ fn a_process_that_is_traced_already() {
 }
 
 #[test]
-fn a_process_with_a_filter() {
+fn a_process_with_a_seccomp_filter_is_refused() {
     let mut command = Command::new("sleep");
     // SAFETY: between fork and exec only plain system calls are made, with pointers to what lives
     // on the stack.
@@ -668,7 +668,7 @@ fn a_process_with_a_filter() {
 
 /// Another user's process: our process for the user `nobody`, or root's process for us.
 #[test]
-fn a_process_of_somebody_else() {
+fn another_users_process_is_refused() {
     let directory = scratch();
     let running = start(Path::new("sleep"), &["1000"]);
     // SAFETY: no arguments.
@@ -689,7 +689,7 @@ fn a_process_of_somebody_else() {
 }
 
 #[test]
-fn what_makes_no_sense() {
+fn options_that_make_no_sense_are_refused() {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     for arguments in [&["-p", "1", "--", "true"][..], &["-p", "none"], &["--seconds", "x", "true"]] {

@@ -140,21 +140,21 @@ fn assert_prints(finished: &ProcessOutput, expected: &str) {
 // -------------------------------------------------------------------------------------- attaching
 
 #[test]
-fn attaching_to_another_users_process() {
+fn another_users_process_is_recorded() {
     let directory = scratch();
     let program = pace(directory.path());
     check_visits(command("setpriv", &NOBODY).arg(&program), &program);
 }
 
 #[test]
-fn attaching_to_a_process_in_a_chroot_without_proc() {
+fn a_process_in_a_chroot_without_proc_is_recorded() {
     let directory = scratch();
     let program = pace(directory.path());
     check_visits(command("chroot", &[]).arg(directory.path()).arg("/pace.executable"), &program);
 }
 
 #[test]
-fn attaching_to_a_process_in_other_namespaces() {
+fn a_process_in_other_namespaces_is_recorded() {
     let directory = scratch();
     let program = pace(directory.path());
     for proc in [&["--mount-proc"][..], &[]] {
@@ -164,7 +164,7 @@ fn attaching_to_a_process_in_other_namespaces() {
 }
 
 #[test]
-fn attaching_to_a_process_in_bubblewrap() {
+fn a_process_in_bubblewrap_is_recorded() {
     let directory = scratch();
     let program = pace(directory.path());
     let options = ["--unshare-all", "--cap-drop", "ALL", "--ro-bind"];
@@ -173,7 +173,7 @@ fn attaching_to_a_process_in_bubblewrap() {
 
 /// Without /proc the engine cannot find out by itself that code is writable.
 #[test]
-fn writable_code_in_a_chroot_without_proc() {
+fn writable_code_is_noticed_in_a_chroot_without_proc() {
     let directory = scratch();
     static_program(directory.path(), "rewrites.c", include_str!("../programs/rewrites.c"));
     let mut chroot = command("chroot", &[]);
@@ -187,7 +187,7 @@ fn writable_code_in_a_chroot_without_proc() {
 
 /// A server that has given up its privileges answers while it is recorded.
 #[test]
-fn attaching_to_memcached() {
+fn memcached_answers_while_it_is_recorded() {
     let directory = scratch();
     let port = free_port();
     let running = RunningProcess::start(&mut memcached(port), &[]);
@@ -209,7 +209,7 @@ fn attaching_to_memcached() {
 
 /// The engine can be anywhere: Chromium leaves nothing free below 4 GiB.
 #[test]
-fn attaching_to_a_process_without_room_below_two_gigabytes() {
+fn a_process_without_room_below_two_gigabytes_is_recorded() {
     let directory = scratch();
     // The code of the program itself must not be there, or there would be no room for its
     // translation.
@@ -242,7 +242,7 @@ fn attaching_to_a_process_without_room_below_two_gigabytes() {
 // -------------------------------------------------------------------------------------- launching
 
 #[test]
-fn memcached_that_becomes_nobody() {
+fn memcached_is_recorded_after_it_becomes_nobody() {
     for mode in ["none", "values"] {
         let directory = scratch();
         let output = directory.path().join("t.trk");
@@ -283,7 +283,7 @@ fn converse(port: u16) {
 
 /// Apache's workers, which give up their privileges, are followed, and attached to.
 #[test]
-fn apache_and_its_workers() {
+fn apaches_workers_are_followed_and_attached_to() {
     let directory = scratch();
     let (root, port) = (directory.path(), free_port());
     let configuration = root.join("apache.conf");
@@ -355,7 +355,7 @@ fn get_page(port: u16) -> String {
 
 /// Another user executes another program.
 #[test]
-fn an_exec_after_giving_up_privileges() {
+fn an_exec_after_giving_up_privileges_is_recorded() {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let mut recorder = record(&output, &["--"]);
@@ -368,7 +368,7 @@ fn an_exec_after_giving_up_privileges() {
 /// A program that the dynamic linker loads in a chroot: the trace names the files that it maps
 /// nevertheless.
 #[test]
-fn an_exec_into_a_chroot() {
+fn an_exec_into_a_chroot_is_recorded() {
     let directory = scratch();
     let program =
         compile(directory.path(), "hello.c", "int puts(const char *); int main(void) { puts(\"hello\"); }", &["gcc"]);
@@ -390,7 +390,7 @@ fn an_exec_into_a_chroot() {
 // -------------------------------------------------------------------------------------- following
 
 #[test]
-fn following_into_bubblewrap() {
+fn processes_are_followed_into_bubblewrap() {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let mut recorder = record(&output, &["--follow", "--"]);
@@ -402,7 +402,7 @@ fn following_into_bubblewrap() {
 }
 
 #[test]
-fn following_into_namespaces_in_namespaces() {
+fn processes_are_followed_into_namespaces_in_namespaces() {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let options = ["--pid", "--fork", "--mount", "--user", "--map-root-user"];
@@ -414,7 +414,7 @@ fn following_into_namespaces_in_namespaces() {
 }
 
 #[test]
-fn following_another_users_processes() {
+fn another_users_processes_are_followed() {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let mut recorder = record(&output, &["--follow", "--"]);
@@ -426,7 +426,7 @@ fn following_another_users_processes() {
 /// Chromium's sandbox: user, process and network namespaces, a chroot, and seccomp filters. Takes
 /// long: for the soak.
 #[test]
-fn chromium_with_its_sandbox() {
+fn chromium_is_followed_into_its_sandbox() {
     if !is_soak() {
         say_not_tested("Chromium with its sandbox, which takes long: `cargo xtask soak` does");
         return;
@@ -454,7 +454,7 @@ fn chromium_with_its_sandbox() {
 /// If an ordinary user recorded a set-uid program, the program would lose its privileges. So it
 /// runs unrecorded, and the recorder warns that it is missing.
 #[test]
-fn a_set_uid_program_that_is_not_followed() {
+fn a_set_uid_program_runs_unrecorded_with_a_warning() {
     let directory = scratch();
     let program = compile(
         directory.path(),

@@ -68,14 +68,14 @@ fn elf_header(class: u8, order: u8, machine: u16) -> Vec<u8> {
 // commands that cannot be run
 
 #[test]
-fn a_command_that_does_not_exist() {
+fn a_command_that_does_not_exist_has_status_127() {
     assert_not_recorded(&Call::new("no-such-command-anywhere"), 127, &["no-such-command-anywhere", "not found"]);
     assert_not_recorded(&Call::new("/no/such/file"), 127, &["/no/such/file"]);
     assert_not_recorded(&Call::new(""), 127, &[]);
 }
 
 #[test]
-fn no_command_at_all() {
+fn a_missing_command_is_refused() {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let finished = process::run(Command::new(trackway()).arg("record").arg("-o").arg(&output));
@@ -85,7 +85,7 @@ fn no_command_at_all() {
 }
 
 #[test]
-fn what_cannot_be_executed() {
+fn files_that_cannot_be_executed_are_refused() {
     let directory = scratch();
     let path = directory.path();
     assert_not_recorded(&Call::new(path), 126, &["is a directory"]);
@@ -107,7 +107,7 @@ fn what_cannot_be_executed() {
 }
 
 #[test]
-fn a_missing_interpreter() {
+fn a_missing_interpreter_is_reported() {
     let directory = scratch();
     let script = executable(directory.path(), "script", b"#!/no/such/interpreter -x\n");
     assert_not_recorded(&Call::new(script), 127, &["script", "/no/such/interpreter"]);
@@ -137,7 +137,7 @@ fn forbid_ptrace(command: &mut Command) {
 }
 
 #[test]
-fn no_permission_to_trace() {
+fn a_missing_permission_to_trace_is_reported() {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let mut command = Call::new("true").record_command(&output);
@@ -150,7 +150,7 @@ fn no_permission_to_trace() {
 
 /// The target is not run if the trace cannot be written.
 #[test]
-fn an_output_that_cannot_be_created() {
+fn an_output_that_cannot_be_created_runs_no_target() {
     let directory = scratch();
     let file = write(directory.path(), "file", "old");
     let marker = directory.path().join("marker");
@@ -163,7 +163,7 @@ fn an_output_that_cannot_be_created() {
 
 /// A directory in the place of the trace must survive.
 #[test]
-fn an_output_that_is_a_directory() {
+fn an_output_that_is_a_directory_survives() {
     let directory = scratch();
     let finished = process::run(&mut Call::new("true").record_command(directory.path()));
     assert!(matches!(finished.exit, Exit::Status(status) if status != 0), "{finished:?}");
@@ -203,7 +203,7 @@ fn limit(command: &mut Command, resource: libc::__rlimit_resource_t, limit: u64)
 /// recorded until then is in the partial file, and the older trace stays. The shared memory, which
 /// counts as a file, works nevertheless.
 #[test]
-fn files_that_may_not_grow() {
+fn a_limit_on_files_ends_the_trace_not_the_target() {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let old = good_trace(&output);
@@ -220,23 +220,23 @@ fn files_that_may_not_grow() {
 
 /// The target inherits the limit, and the action for SIGXFSZ, from the caller of the recorder.
 #[test]
-fn a_target_whose_files_may_not_grow() {
+fn the_target_inherits_the_limit_on_files() {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let script = "ulimit -f 100; dd if=/dev/zero of=file bs=64k count=10 2> error; echo $?";
     let mut shell = Command::new(tool::required("bash"));
     let native = process::run(shell.args(["-c", script]).current_dir(directory.path()));
     assert_eq!(native.stdout_text(), "153\n", "SIGXFSZ");
-    let told = |finished: &ProcessOutput| finished.stderr_text().contains("File size limit exceeded");
+    let is_reported = |finished: &ProcessOutput| finished.stderr_text().contains("File size limit exceeded");
     let mut call = Call::new("bash").args(["-c", script]).record_command(&output);
     let finished = process::run(call.current_dir(directory.path()));
-    assert_eq!((finished.stdout_text().as_str(), told(&finished)), ("153\n", told(&native)));
+    assert_eq!((finished.stdout_text().as_str(), is_reported(&finished)), ("153\n", is_reported(&native)));
 }
 
 /// The status is that of a command that cannot be traced, wherever in the set-up the memory runs
 /// out.
 #[test]
-fn too_little_address_space() {
+fn too_little_address_space_is_reported() {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let marker = directory.path().join("marker");
@@ -300,7 +300,7 @@ fn on_a_small_disk(script: &str) -> ProcessOutput {
 
 /// A full disk: the target does not run, and the older trace stays.
 #[test]
-fn a_disk_without_any_room() {
+fn a_full_disk_runs_no_target() {
     let finished = on_a_small_disk(
         r#"
         "$trackway" record -o t.trk -- true || exit 98
@@ -317,7 +317,7 @@ fn a_disk_without_any_room() {
 /// A disk that becomes full: the target runs to its end, everything recorded until then is in the
 /// partial file, and the older trace stays.
 #[test]
-fn a_disk_that_becomes_full() {
+fn a_disk_that_becomes_full_ends_the_trace_not_the_target() {
     let finished = on_a_small_disk(
         r#"
         "$trackway" record -o t.trk -- true || exit 98
@@ -358,7 +358,7 @@ fn read_with(verb: &[&str], path: &Path) -> ProcessOutput {
 }
 
 #[test]
-fn files_that_are_no_traces() {
+fn files_that_are_no_traces_are_refused() {
     let directory = scratch();
     let path = directory.path();
     let files = [
@@ -438,19 +438,19 @@ fn readable_of(damaged: &Trace, thread: ThreadId, expected: &[u64]) -> u64 {
 
 /// Asserts that every verb reports what is missing. `info` reads only the index, and says whether
 /// the trace is complete.
-fn assert_damage_is_told(path: &Path) {
+fn assert_damage_is_reported(path: &Path) {
     for verb in VERBS {
         let finished = read_with(verb, path);
-        let told = finished.stderr_text();
+        let text = finished.stderr_text();
         match verb[0] {
-            "verify" => assert_eq!(finished.exit, Exit::Status(1), "verify finds nothing wrong: {told}"),
+            "verify" => assert_eq!(finished.exit, Exit::Status(1), "verify finds nothing wrong: {text}"),
             "info" => {}
             _ => {
-                assert!(told.lines().all(|line| line.starts_with("trackway: ")), "{verb:?} {}: {told}", path.display());
+                assert!(text.lines().all(|line| line.starts_with("trackway: ")), "{verb:?} {}: {text}", path.display());
                 assert_eq!(
-                    (finished.exit, told.is_empty()),
+                    (finished.exit, text.is_empty()),
                     (Exit::Status(1), false),
-                    "{verb:?} does not tell: {told}"
+                    "{verb:?} does not report the damage: {text}"
                 );
             }
         }
@@ -466,7 +466,7 @@ fn truncated_traces_are_read_as_far_as_they_go() {
     for eighths in 1..8 {
         let cut = directory.path().join("cut.trk");
         fs::write(&cut, &bytes[..bytes.len() * eighths / 8]).unwrap();
-        assert_damage_is_told(&cut);
+        assert_damage_is_reported(&cut);
         let damaged = Trace::open(&cut).unwrap();
         assert!(!damaged.is_finished() && !damaged.verify().is_sound());
         let readable = readable(&damaged, &whole);
@@ -498,7 +498,7 @@ fn corrupted_traces_yield_what_is_intact() {
         let is_right = readable <= total && (readable > 0 || lost_definitions);
         assert!(is_right, "{readable} of {total} instructions with a change at {place}: {:?}", damaged.damage());
         if readable < total {
-            assert_damage_is_told(&bad);
+            assert_damage_is_reported(&bad);
         }
     }
 }
@@ -543,7 +543,7 @@ fn processor_time(pid: i32) -> Duration {
 }
 
 #[test]
-fn a_target_that_is_killed() {
+fn a_killed_target_leaves_its_trace() {
     for threads in ["0", "6"] {
         let directory = scratch();
         let Recording { recorder, target, output } = start(directory.path(), &["60", threads]);
@@ -582,7 +582,7 @@ fn kill_recorder(seconds: &str, threads: &str, delay: u64) -> Trace {
 }
 
 #[test]
-fn a_recorder_that_is_killed() {
+fn a_killed_recorder_leaves_a_readable_part() {
     for (threads, delay) in [("0", 0), ("0", 130), ("3", 10), ("3", 300), ("8", 50)] {
         kill_recorder("1.2", threads, delay);
     }
@@ -590,7 +590,7 @@ fn a_recorder_that_is_killed() {
 
 /// Recorded events are in the file after a second at most.
 #[test]
-fn a_recorder_that_is_killed_late() {
+fn events_are_in_the_file_after_a_second() {
     let part = kill_recorder("4", "1", 2500);
     assert!(part.summary().totals.instructions > 1_000_000, "too little can be read: {:?}", part.summary().totals);
     assert_eq!(part.threads().len(), 2);
@@ -598,7 +598,7 @@ fn a_recorder_that_is_killed_late() {
 
 /// The recorder passes signals that ask it to end on to the target.
 #[test]
-fn a_recorder_that_is_told_to_end() {
+fn a_recorder_passes_termination_on_to_the_target() {
     let directory = scratch();
     let Recording { recorder, output, .. } = start(directory.path(), &["60", "2"]);
     recorder.signal(libc::SIGTERM);
@@ -616,7 +616,7 @@ fn a_recorder_that_is_told_to_end() {
 
 /// The terminal's interrupt reaches both; the recorder stays until the target has ended.
 #[test]
-fn an_interrupt_from_the_terminal() {
+fn the_recorder_stays_until_an_interrupted_target_has_ended() {
     let directory = scratch();
     let Recording { recorder, output, .. } = start(directory.path(), &["60", "2"]);
     // SAFETY: takes no pointers; the group is the recorder's own.
@@ -655,7 +655,7 @@ fn a_full_ring_makes_the_target_wait() {
 
 /// The seed's binary format has one byte for the thread.
 #[test]
-fn more_threads_than_the_binary_format_has() {
+fn binary_formats_refuse_threads_above_255() {
     let directory = scratch();
     let path = directory.path().join("t.trk");
     let program = workloads::build("radix", Variant::Pie).unwrap();

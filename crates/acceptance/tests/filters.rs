@@ -68,7 +68,7 @@ fn check(trace: &Trace) {
 }
 
 #[test]
-fn threads_that_share_memory() {
+fn filters_decode_threads_that_share_memory() {
     for (name, size) in [("radiosity", "1"), ("cholesky", "10"), ("raytrace", "16")] {
         let recorded = record(name, &["4", size]);
         assert_eq!(recorded.trace.threads().len(), 4);
@@ -96,7 +96,7 @@ fn reported(trace: &Trace, settings: &loads::LoadSettings, as_read: bool) -> Vec
 }
 
 #[test]
-fn both_ways_through_the_filter_tell_the_same() {
+fn batches_and_visits_give_the_same_messages() {
     for (name, arguments) in
         [("raytrace", &["3", "8"][..]), ("signal_nested", &[]), ("memory_strings", &[]), ("memory_state", &[])]
     {
@@ -313,7 +313,7 @@ fn flags_are_those_of_the_figures() {
 }
 
 #[test]
-fn an_interpreter() {
+fn filters_decode_an_interpreter() {
     let recorded =
         Call::new("perl").args(["-e", "print join ',', sort map { $_ * 7 % 13 } 1 .. 40"]).data(Data::Values);
     check(&recorded.recorded().trace);
@@ -334,7 +334,7 @@ fn flags_alone_are_not_enough() {
 }
 
 #[test]
-fn the_command_says_so() {
+fn verify_prints_the_result_of_a_filter() {
     let recorded = record("radiosity", &["3", "1"]);
     for (filter, shown) in [("mcfTRaptor", "all steps decoded"), ("mlvCFiat", "all loads decoded")] {
         for shared in [&[][..], &["--shared"]] {

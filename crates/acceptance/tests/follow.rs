@@ -53,7 +53,7 @@ const ENDS: &str = "fork: status 3\nvfork: status 4\nposix_spawn: signal 15\nexe
                     vfork without exec: status 6\n";
 
 #[test]
-fn processes_made_in_every_way() {
+fn processes_made_in_every_way_are_followed() {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let program = family(directory.path());
@@ -89,7 +89,7 @@ fn processes_made_in_every_way() {
 
 /// The counts of a process that is followed are those of the same process recorded alone.
 #[test]
-fn nothing_is_missing() {
+fn a_followed_process_is_recorded_as_if_alone() {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let script = "i=0; while [ $i -lt 1000 ]; do i=$((i+1)); done";
@@ -113,7 +113,7 @@ fn nothing_is_missing() {
 
 /// The recorder waits for all processes, and its status is that of the first.
 #[test]
-fn a_process_that_outlives_its_parent() {
+fn the_recorder_waits_for_a_process_that_outlives_its_parent() {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let program = family(directory.path());
@@ -131,7 +131,7 @@ fn a_process_that_outlives_its_parent() {
 
 /// Several threads fork, vfork, spawn and call the shell at once.
 #[test]
-fn storms() {
+fn processes_of_many_threads_are_followed() {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let flags = ["gcc", "-O1", "-pthread"];
@@ -143,7 +143,7 @@ fn storms() {
 }
 
 #[test]
-fn a_build() {
+fn a_build_is_followed() {
     let directory = scratch();
     let path = directory.path();
     let rules = "all: a b c\na b c: %: %.c\n\tgcc -O1 -o $@ $<\n";
@@ -166,7 +166,7 @@ fn a_build() {
 
 /// A running process can be followed, too, and the recorder detaches from the whole family at once.
 #[test]
-fn a_running_family() {
+fn a_running_process_is_followed_with_its_children() {
     let directory = scratch();
     let output = directory.path().join("t.trk");
     let script = "n=0; while [ ! -e stop ]; do n=$((n+1)); /bin/true; done; echo $((n > 3)); sleep 0.1; exit 5";

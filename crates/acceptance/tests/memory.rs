@@ -107,7 +107,7 @@ fn lacking(stderr: &[u8]) -> Vec<String> {
 }
 
 /// Reports what was not tested.
-fn tell_what_is_lacking(features: &[String]) {
+fn say_what_is_lacking(features: &[String]) {
     features.iter().for_each(|feature| say_not_tested(&format!("this machine has no {feature}")));
 }
 
@@ -115,7 +115,7 @@ fn tell_what_is_lacking(features: &[String]) {
 /// the processor really lacks them.
 fn has_all_features(stderr: &[u8]) -> bool {
     let lacking = lacking(stderr);
-    tell_what_is_lacking(&lacking);
+    say_what_is_lacking(&lacking);
     let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap();
     assert_eq!(lacking_wrongly(&lacking, &flags), [""; 0], "the processor has it");
     lacking.is_empty()
@@ -165,7 +165,7 @@ fn every_class_of_memory_instruction_is_recorded_in_full() {
         let call = call(entry.program.name, entry.variant, entry.arguments);
         let run = stepped(&call, 0);
         let lacking = lacking(&run.stderr);
-        tell_what_is_lacking(&lacking);
+        say_what_is_lacking(&lacking);
         let wrongly = lacking_wrongly(&lacking, &flags);
         if !wrongly.is_empty() {
             return vec![format!("{}: did not use {wrongly:?}, which the processor has", name(entry))];

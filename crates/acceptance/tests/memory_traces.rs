@@ -54,7 +54,7 @@ fn check(call: &Call) {
 }
 
 #[test]
-fn real_programs_come_back() {
+fn accesses_of_real_programs_come_back() {
     let directory = tempfile::tempdir().unwrap();
     let text: String = (0..2000).map(|number| format!("{} line {number}\n", number * 7919 % 1000)).collect();
     let file = acceptance::source::write(directory.path(), "numbers", &text);
@@ -72,7 +72,7 @@ fn real_programs_come_back() {
 }
 
 #[test]
-fn workloads_come_back() {
+fn accesses_of_workloads_come_back() {
     for program in workloads::programs() {
         let executable = workloads::build(program.name, program.variants[0]).unwrap();
         check(&Call::new(executable).args(program.runs[0].arguments).environment(&[]));

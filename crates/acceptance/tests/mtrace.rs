@@ -310,47 +310,52 @@ fn reported(trace: &Trace) -> (Vec<(u32, u64, Vec<u8>)>, usize) {
     let (mut filter, mut all) = (loads::LoadFilter::new(&settings).unwrap(), Vec::new());
     let mut merged = trace.merged_with_accesses().unwrap();
     while let Some(batch) = merged.next_batch().unwrap() {
-        filter.batch(batch, |told| all.push((told.thread.get(), told.hits, told.value.to_vec())));
+        filter.batch(batch, |message| all.push((message.thread.get(), message.hits, message.value.to_vec())));
     }
     let long = all.iter().filter(|(.., value)| value.len() > 255).count();
     (all, long)
 }
 
 /// The messages of the filter, step by step.
-fn told(trace: &Trace, settings: &flow::FlowSettings) -> (HashMap<u32, Vec<BranchMessage>>, flow::FlowStatistics) {
+fn messages_by_step(
+    trace: &Trace,
+    settings: &flow::FlowSettings,
+) -> (HashMap<u32, Vec<BranchMessage>>, flow::FlowStatistics) {
     let mut filter = flow::FlowFilter::new(settings).unwrap();
     let mut messages: HashMap<u32, Vec<BranchMessage>> = HashMap::new();
     let mut order = settings.sharing.order(trace, RoundRobinUnit::Branches).unwrap();
     while let Some(batch) = order.next_batch().unwrap() {
-        filter.batch(trace.blocks(), batch, |told| messages.entry(told.thread.get()).or_default().push(told.message));
+        filter.batch(trace.blocks(), batch, |sent| messages.entry(sent.thread.get()).or_default().push(sent.message));
     }
     (messages, filter.statistics())
 }
 
 /// A branch of a thread, or its creation of another thread.
-enum Deed {
+enum ThreadAction {
     Branch(BranchSite, BranchOutcome),
     Create(ThreadId),
 }
 
-fn deeds(trace: &Trace, thread: ThreadId) -> VecDeque<Deed> {
-    let (mut deeds, mut steps) = (VecDeque::new(), trace.steps(thread).unwrap());
+fn actions(trace: &Trace, thread: ThreadId) -> VecDeque<ThreadAction> {
+    let (mut actions, mut steps) = (VecDeque::new(), trace.steps(thread).unwrap());
     while let Some(batch) = steps.next_batch().unwrap() {
         for item in batch.items() {
             match item {
-                Item::Step(step) => deeds.extend(branch(trace, &step).map(|(site, went)| Deed::Branch(site, went))),
-                Item::Event(Event::Child { thread, .. }) => deeds.push_back(Deed::Create(thread)),
+                Item::Step(step) => {
+                    actions.extend(branch(trace, &step).map(|(site, outcome)| ThreadAction::Branch(site, outcome)))
+                }
+                Item::Event(Event::Child { thread, .. }) => actions.push_back(ThreadAction::Create(thread)),
                 Item::Event(_) => {}
             }
         }
     }
-    deeds
+    actions
 }
 
 fn branch(trace: &Trace, step: &Step) -> Option<(BranchSite, BranchOutcome)> {
     let block = trace.blocks().get(step.block()).unwrap();
     let target = BranchOutcome::Target(step.next().get());
-    let (kind, went) = match (step.terminator(), block.transfer()) {
+    let (kind, outcome) = match (step.terminator(), block.transfer()) {
         (Terminator::Taken, _) => (BranchKind::Conditional, BranchOutcome::Taken(true)),
         (Terminator::NotTaken, _) => (BranchKind::Conditional, BranchOutcome::Taken(false)),
         (Terminator::Direct, Transfer::Call { target }) => (BranchKind::Call, BranchOutcome::Target(target.get())),
@@ -359,31 +364,31 @@ fn branch(trace: &Trace, step: &Step) -> Option<(BranchSite, BranchOutcome)> {
         (Terminator::Indirect, _) => (BranchKind::IndirectJump, target),
         _ => return None,
     };
-    Some((BranchSite { kind, address: block.last().get(), fall_through: block.end().get() }, went))
+    Some((BranchSite { kind, address: block.last().get(), fall_through: block.end().get() }, outcome))
 }
 
 /// Predictors shared by all threads, in turns of `count` conditional and indirect branches. A
 /// thread begins when it is created.
 fn model_turns(trace: &Trace, count: u64) -> HashMap<u32, Vec<BranchMessage>> {
     let threads: Vec<ThreadId> = trace.threads().iter().map(|thread| thread.info.thread).collect();
-    let mut left: Vec<VecDeque<Deed>> = threads.iter().map(|&thread| deeds(trace, thread)).collect();
+    let mut left: Vec<VecDeque<ThreadAction>> = threads.iter().map(|&thread| actions(trace, thread)).collect();
     let (mut running, mut predictors) = (vec![threads[0]], Predictors::new(&PredictorSizes::default()).unwrap());
     let (mut messages, mut counts) = (HashMap::<u32, Vec<BranchMessage>>::new(), HashMap::<ThreadId, u64>::new());
-    while left.iter().any(|deeds| !deeds.is_empty()) {
-        for (thread, deeds) in threads.iter().zip(&mut left) {
+    while left.iter().any(|actions| !actions.is_empty()) {
+        for (thread, actions) in threads.iter().zip(&mut left) {
             let mut done = 0;
             while running.contains(thread)
                 && done < count
-                && let Some(deed) = deeds.pop_front()
+                && let Some(action) = actions.pop_front()
             {
-                let (site, went) = match deed {
-                    Deed::Create(created) => {
+                let (site, outcome) = match action {
+                    ThreadAction::Create(created) => {
                         running.push(created);
                         continue;
                     }
-                    Deed::Branch(site, went) => (site, went),
+                    ThreadAction::Branch(site, outcome) => (site, outcome),
                 };
-                let Some(is_right) = predictors.update(&site, went) else { continue };
+                let Some(is_right) = predictors.update(&site, outcome) else { continue };
                 done += 1;
                 let branches = counts.entry(*thread).or_default();
                 *branches += 1;
@@ -391,7 +396,7 @@ fn model_turns(trace: &Trace, count: u64) -> HashMap<u32, Vec<BranchMessage>> {
                     continue;
                 }
                 let branches = std::mem::take(branches);
-                messages.entry(thread.get()).or_default().push(match went {
+                messages.entry(thread.get()).or_default().push(match outcome {
                     BranchOutcome::Taken(_) => BranchMessage::Outcome { branches },
                     BranchOutcome::Target(target) => BranchMessage::Target { branches, target },
                 });
@@ -429,7 +434,7 @@ fn threads_share_predictors_in_turns() {
 }
 
 /// The same, path by path.
-fn told_by_path(
+fn messages_by_path(
     trace: &Trace,
     settings: &flow::FlowSettings,
 ) -> (HashMap<u32, Vec<BranchMessage>>, flow::FlowStatistics) {
@@ -437,7 +442,7 @@ fn told_by_path(
     let mut messages: HashMap<u32, Vec<BranchMessage>> = HashMap::new();
     let mut merged = trace.merged();
     while let Some(batch) = merged.next_path_batch().unwrap() {
-        filter.path_batch(&batch, |told| messages.entry(told.thread.get()).or_default().push(told.message));
+        filter.path_batch(&batch, |sent| messages.entry(sent.thread.get()).or_default().push(sent.message));
     }
     (messages, filter.statistics())
 }
@@ -445,7 +450,7 @@ fn told_by_path(
 /// Programs with calls through pointers, signals in the middle of blocks, jumps out of handlers,
 /// threads.
 #[test]
-fn both_ways_through_the_filter_are_one() {
+fn steps_and_paths_give_the_same_messages() {
     let programs: [(&str, &[&str]); 11] = [
         ("radiosity", &["3", "1"]),
         ("raytrace", &["2", "40"]),
@@ -464,7 +469,8 @@ fn both_ways_through_the_filter_are_one() {
         for (gshare, ras, ibtb) in [(4096, 32, 64), (2, 1, 2), (1 << 20, 5, 16), (0, 0, 0)] {
             let sizes = PredictorSizes { gshare, ras, ibtb, ..PredictorSizes::default() };
             let settings = flow::FlowSettings { sizes, ..flow::FlowSettings::default() };
-            let (slow, fast) = (told(&recorded.trace, &settings), told_by_path(&recorded.trace, &settings));
+            let (slow, fast) =
+                (messages_by_step(&recorded.trace, &settings), messages_by_path(&recorded.trace, &settings));
             assert_eq!(slow.1, fast.1, "{name}, {gshare}");
             assert!(slow.0 == fast.0, "{name}, {gshare}: other messages");
         }
@@ -476,7 +482,7 @@ fn what_mcftraptor_writes_can_be_read() {
     let recorded = recorded("cholesky", &["4", "6"]);
     for (flags, sharing) in [(&[][..], Sharing::Private), (&["-TRaptorShare"], Sharing::Shared(Interleaving::ByTime))] {
         let settings = flow::FlowSettings { sharing, ..flow::FlowSettings::default() };
-        let (messages, statistics) = told(&recorded.trace, &settings);
+        let (messages, statistics) = messages_by_step(&recorded.trace, &settings);
         let run = over("mcfTRaptor", flags, &recorded.path);
         assert!(parse(&run.read("x.bin")) == messages, "{sharing:?}");
         let mispredicted = statistics.outcomes_mispredicted + statistics.targets_mispredicted;
@@ -488,7 +494,7 @@ fn what_mcftraptor_writes_can_be_read() {
     // Sizes as in the text of the thesis, without the type byte of a record.
     let fixed = over("mcfTRaptor", &[], &recorded.path).read("x.bin").len();
     let without = over("mcfTRaptor", &["--layout", "none"], &recorded.path).read("x.bin").len();
-    let count = told(&recorded.trace, &flow::FlowSettings::default()).0.values().flatten().count();
+    let count = messages_by_step(&recorded.trace, &flow::FlowSettings::default()).0.values().flatten().count();
     assert_eq!(fixed - without, count);
 }
 
@@ -541,7 +547,7 @@ fn the_exit_status_is_that_of_the_program() {
 }
 
 #[test]
-fn compressors() {
+fn compressors_keep_the_content() {
     let recorded = recorded("indirect_calls", &[]);
     let plain = over("mcfTrace", &[], &recorded.path).read("x.bin");
     for (compressor, suffix) in
@@ -568,7 +574,7 @@ fn a_missing_compressor_is_refused() {
 }
 
 #[test]
-fn parts_of_a_trace() {
+fn parts_of_a_trace_are_written() {
     let recorded = recorded("recursion", &[]);
     let trace = &recorded.path;
     let part = ["-s", "5k", "-l", "3k"];
@@ -587,7 +593,7 @@ fn parts_of_a_trace() {
 
 /// The descriptors of a routine are those with an address in it, live and from a trace.
 #[test]
-fn routines() {
+fn a_routine_is_the_same_live_and_from_a_trace() {
     let recorded = recorded("radiosity", &["1", "1"]);
     let all = over("mcfTrace", &["-a", "-d"], &recorded.path).text("x.txt");
     let only = over("mcfTrace", &["-a", "-d", "-filter_rtn", "main"], &recorded.path).text("x.txt");
@@ -641,7 +647,7 @@ fn what_cannot_be_is_refused_with_what_can() {
 
 /// Without -o, the name is made of the tool's and the time.
 #[test]
-fn a_name_of_the_time() {
+fn files_without_a_name_are_named_by_the_time() {
     let recorded = recorded("recursion", &[]);
     let run = Run::new(&["mlsTrace", "-a", "-c", "gzip", "-i", recorded.path.to_str().unwrap()]);
     let files = run.files();
@@ -654,7 +660,7 @@ fn a_name_of_the_time() {
 
 /// A trace that ends in the middle: the intact part is written, and the status is not 0.
 #[test]
-fn a_trace_that_was_cut() {
+fn a_trace_that_was_cut_yields_its_intact_part() {
     let recorded = recorded("radiosity", &["2", "1"]);
     let bytes = std::fs::read(&recorded.path).unwrap();
     let directory = tempfile::tempdir().unwrap();
@@ -678,7 +684,7 @@ fn a_trace_that_was_cut() {
 
 /// All tables are there, and their known properties hold.
 #[test]
-fn the_experiment() {
+fn the_experiment_has_all_tables() {
     let words =
         ["experiment", "mtrace", "--programs", "fft", "--threads", "1,2", "--size", "3", "--repeat", "2", "--json"];
     let run = Run::new(&words);

@@ -62,13 +62,13 @@ fn locks_stacks_queues_and_lists_are_in_order() {
 }
 
 #[test]
-fn with_addresses_as_well() {
+fn order_holds_when_addresses_are_recorded() {
     const OPERATIONS: usize = 200_000;
     (0..rounds()).for_each(|_| check(Data::Addresses, OPERATIONS));
 }
 
 #[test]
-fn with_values_as_well() {
+fn order_holds_when_values_are_recorded() {
     const OPERATIONS: usize = 200_000;
     (0..rounds()).for_each(|_| check(Data::Values, OPERATIONS));
 }

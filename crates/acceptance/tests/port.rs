@@ -66,7 +66,7 @@ fn decode(
 
 /// The steps or loads of a trace; some instructions that load are recorded without what they
 /// loaded.
-fn shown_of(trace: &Trace, subject: Subject) -> u64 {
+fn bits_of(trace: &Trace, subject: Subject) -> u64 {
     let mut count = 0;
     each_batch(trace, subject, |batch| {
         let loads = || batch.accesses().filter(|access| !access.is_write() && batch.value(access).is_some());
@@ -81,7 +81,7 @@ fn shown_of(trace: &Trace, subject: Subject) -> u64 {
 fn check_technique(trace: &Trace, technique: Technique, config: &Config, settings: &PortSettings, what: &str) {
     let (bytes, bits, messages) = encode(trace, technique, config, settings);
     let shown = decode(trace, technique, config, settings, BitReader::new(&bytes, bits));
-    let compared = shown_of(trace, technique.subject());
+    let compared = bits_of(trace, technique.subject());
     assert_eq!(shown, (compared, 0, messages), "{what}: {} {}", technique.name(), config.name);
 }
 
@@ -103,34 +103,34 @@ fn check_workloads(group: Group, share: usize, shares: usize) {
 }
 
 #[test]
-fn behaviour_programs_even() {
+fn behaviour_programs_decode_even() {
     check_workloads(Group::Behaviour, 0, 2);
 }
 
 #[test]
-fn behaviour_programs_odd() {
+fn behaviour_programs_decode_odd() {
     check_workloads(Group::Behaviour, 1, 2);
 }
 
 #[test]
-fn parallel_programs() {
+fn parallel_programs_decode() {
     check_workloads(Group::Parallel, 0, 1);
 }
 
 #[test]
-fn memory_programs() {
+fn memory_programs_decode() {
     check_workloads(Group::Memory, 0, 1);
 }
 
 #[test]
-fn bench_and_seed_programs() {
+fn bench_and_seed_programs_decode() {
     check_workloads(Group::Bench, 0, 1);
     check_workloads(Group::Seed, 0, 1);
 }
 
 /// Ten programs of a system.
 #[test]
-fn real_programs() {
+fn real_programs_decode() {
     let lines: String = (0..300).map(|i| format!("{} word{} {}\n", i * 7919 % 1000, i % 37, i * 31 % 97)).collect();
     let calls: [(&str, &[&str]); 10] = [
         ("perl", &["-e", "my %h; while (<>) { $h{(split)[1]} += $. } print map { \"$_ $h{$_}\\n\" } sort keys %h"]),
@@ -165,7 +165,7 @@ fn parallel(name: &str, arguments: &[&str]) -> RecordedCall {
 
 /// The readings of the thesis that are not the default.
 #[test]
-fn other_readings() {
+fn other_readings_of_the_thesis_decode() {
     let nested = workloads::build("signal_nested", Variant::Pie).unwrap();
     for recorded in [parallel("raytrace", &["4", "8"]), Call::new(nested).data(Data::Values).recorded()] {
         let chunks = |first, next| Chunks::new(first, next).unwrap();
@@ -188,7 +188,7 @@ fn other_readings() {
 /// changed memory. The decoder gets those loads wrong and no others. The messages themselves are
 /// right, and there are no more of them than with values.
 #[test]
-fn flags_alone() {
+fn flags_alone_decode_all_but_changed_loads() {
     let shell = Call::new("bash").args(["-c", "while read line; do echo $line; done < /etc/passwd"]);
     for recorded in [parallel("radiosity", &["4", "1"]), shell.data(Data::Values).recorded()] {
         let trace = &recorded.trace;
@@ -202,7 +202,7 @@ fn flags_alone() {
             each_batch(trace, Subject::Loads, |batch| decoder.batch(trace.blocks(), batch));
             let checked = decoder.finish();
             assert_eq!((checked.mismatches, checked.messages), (0, messages), "{:?}", checked.problems);
-            assert_eq!(checked.matches + checked.stale, shown_of(trace, Subject::Loads));
+            assert_eq!(checked.matches + checked.stale, bits_of(trace, Subject::Loads));
             // With values, each of them has a message.
             assert!(checked.stale >= sound.2 - messages && checked.stale > 0, "{}", technique.name());
         }
@@ -211,7 +211,7 @@ fn flags_alone() {
 
 /// A wrong bit is detected or has no effect; it never makes the decoder panic.
 #[test]
-fn damaged_bits() {
+fn damaged_bits_never_panic() {
     let recorded = parallel("raytrace", &["3", "4"]);
     let (trace, settings, config) = (&recorded.trace, PortSettings::default(), Config::SMALL);
     for technique in Technique::ALL {
@@ -257,7 +257,7 @@ fn the_command_writes_and_reads_bits() {
 }
 
 #[test]
-fn the_command_tells_what_flags_do_not() {
+fn the_command_counts_loads_that_flags_do_not_determine() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("x.bits");
     let file = file.to_str().unwrap();
@@ -361,7 +361,7 @@ fn what_cannot_be_is_refused() {
 
 /// Every program is recorded `--repeat` times, and the tables have the numbers of the figures.
 #[test]
-fn the_experiment() {
+fn the_experiment_has_all_tables() {
     let directory = tempfile::tempdir().unwrap();
     let run = |words: &[&str]| {
         let mut command = Command::new(trackway());

@@ -38,22 +38,22 @@ fn check_workloads(group: Group, share: usize, shares: usize) {
 }
 
 #[test]
-fn behaviour_programs_even() {
+fn behaviour_programs_run_as_natively_even() {
     check_workloads(Group::Behaviour, 0, 2);
 }
 
 #[test]
-fn behaviour_programs_odd() {
+fn behaviour_programs_run_as_natively_odd() {
     check_workloads(Group::Behaviour, 1, 2);
 }
 
 #[test]
-fn parallel_programs() {
+fn parallel_programs_run_as_natively() {
     check_workloads(Group::Parallel, 0, 1);
 }
 
 #[test]
-fn bench_and_seed_programs() {
+fn bench_and_seed_programs_run_as_natively() {
     check_workloads(Group::Bench, 0, 1);
     check_workloads(Group::Seed, 0, 1);
 }
@@ -77,7 +77,7 @@ fn parallel_programs_have_their_threads() {
 /// The recording goes on after exec: the shell replaces `env`, and the interpreter replaces the
 /// shell.
 #[test]
-fn a_chain_of_execs() {
+fn a_chain_of_execs_is_recorded() {
     let script = "exec python3 -c 'import sys; print(sys.argv[1:]); sys.exit(5)' \"$@\"";
     let recorded = Call::new("env").args(["A=b", "sh", "-c", script, "sh", "one", "two words"]).check();
     assert_eq!(recorded.finished.stdout_text(), "['one', 'two words']\n");
@@ -88,7 +88,7 @@ fn a_chain_of_execs() {
 }
 
 #[test]
-fn a_static_program() {
+fn a_static_program_is_recorded() {
     let directory = scratch();
     let text = "#include <stdio.h>\nint main(int n, char **v) { for (int i = 0; i < n; i++) puts(i ? v[i] : \"-\"); return n; }\n";
     let executable = compile(directory.path(), "main.c", text, &["gcc", "-static", "-O2"]);
@@ -97,10 +97,10 @@ fn a_static_program() {
 }
 
 #[test]
-fn two_hundred_threads() {
+fn two_hundred_threads_are_recorded() {
     let directory = scratch();
     let executable =
-        compile(directory.path(), "main.c", include_str!("../programs/crowd.c"), &["gcc", "-O1", "-pthread"]);
+        compile(directory.path(), "main.c", include_str!("../programs/many_threads.c"), &["gcc", "-O1", "-pthread"]);
     let recorded = Call::new(executable).check();
     assert_eq!(recorded.trace.threads().len(), 201);
     assert!(recorded.trace.threads().iter().all(|thread| thread.counts.instructions > 1000));
@@ -152,7 +152,7 @@ fn modules_are_files_with_whole_names() {
 
 /// Arguments, environment, directory, descriptors and limits are as without the recorder.
 #[test]
-fn the_surroundings_are_the_same() {
+fn arguments_environment_and_limits_are_as_natively() {
     let script = r#"echo "$@"; env | sort; pwd; ls -l /proc/self/fd | wc -l; ulimit -a; umask; ls /proc/$$/fd"#;
     Call::new("sh")
         .args(["-c", script, "sh", "a", "b c"])

@@ -26,7 +26,7 @@ fn listings(trace: &Trace) -> HashMap<ThreadId, Listing> {
 }
 
 #[test]
-fn from_any_instruction_on() {
+fn steps_are_the_same_from_any_instruction_on() {
     let recorded = record("cholesky", &["3", "10"]);
     let trace = &recorded.trace;
     for (thread, listing) in listings(trace) {
@@ -52,7 +52,7 @@ fn from_any_instruction_on() {
 }
 
 #[test]
-fn merged_by_time() {
+fn merged_threads_are_in_order_and_complete() {
     let recorded = record("radiosity", &["4", "1"]);
     let trace = &recorded.trace;
     let (mut read, mut time) = (HashMap::<ThreadId, Vec<u64>>::new(), Tsc::NONE);
@@ -125,13 +125,13 @@ fn times_never_go_backwards() {
         for (thread, listing) in listings(&recorded.trace) {
             let times: Vec<Tsc> = listing.events.iter().filter_map(|(_, event)| event.tsc()).collect();
             let backwards = times.windows(2).filter(|pair| pair[1] < pair[0]).count();
-            assert_eq!(backwards, 0, "{program}, thread {thread}: of {} time stamps", times.len());
+            assert_eq!(backwards, 0, "{program}, thread {thread}: of {} timestamps", times.len());
         }
     }
 }
 
 #[test]
-fn chunks_in_parallel() {
+fn chunks_decode_in_parallel_as_in_order() {
     let recorded = record("radix", &["3", "100"]);
     let trace = &recorded.trace;
     let pieces = Mutex::new(Vec::new());

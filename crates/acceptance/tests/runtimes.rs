@@ -22,14 +22,14 @@ fn check(name: &str, arguments: &[&str]) -> RecordedCall {
 /// One of the ways that the name `python3` may take: a wrapper script, a link, or the interpreter
 /// itself.
 #[test]
-fn python() {
+fn python_runs_as_natively() {
     let recorded = check("python3", &["-c", include_str!("../programs/mixture.py")]);
     assert_eq!(recorded.finished.exit, Exit::Status(42));
     assert!(recorded.trace.threads().len() >= 7, "{} threads", recorded.trace.threads().len());
 }
 
 #[test]
-fn perl() {
+fn perl_runs_as_natively() {
     let script = r#"
         use strict; use warnings;
         my %count; my $text = join ' ', map { ($_ * 7919) % 101 } 1 .. 20000;
@@ -46,7 +46,7 @@ fn perl() {
 }
 
 #[test]
-fn tcl() {
+fn tcl_runs_as_natively() {
     let directory = scratch();
     let script = "
         proc fibonacci n { expr {$n < 2 ? $n : [fibonacci [expr {$n - 1}]] + [fibonacci [expr {$n - 2}]]} }
@@ -60,7 +60,7 @@ fn tcl() {
 }
 
 #[test]
-fn lua() {
+fn lua_runs_as_natively() {
     let script = "
         local s = 0 for i = 1, 300000 do s = (s * 31 + i) % 1000003 end print(s)
         local t = {} for i = 1, 3000 do t[i] = (i * 7919) % 3001 end table.sort(t) print(t[1], t[1500], t[3000])
@@ -71,7 +71,7 @@ fn lua() {
 }
 
 #[test]
-fn guile() {
+fn guile_runs_as_natively() {
     let script = "(define (f n) (if (< n 2) n (+ (f (- n 1)) (f (- n 2)))))
         (display (f 18)) (newline)
         (display (call/cc (lambda (k) (for-each (lambda (x) (if (> x 3) (k x))) '(1 2 3 4 5)) 'none))) (newline)
@@ -80,7 +80,7 @@ fn guile() {
 }
 
 #[test]
-fn ocaml() {
+fn ocaml_runs_as_natively() {
     let directory = scratch();
     let script = "let () = let s = ref 0 in for i = 1 to 200000 do s := (!s * 31 + i) mod 1000003 done; print_int !s
         let rec deep n = if n = 0 then 0 else 1 + deep (n - 1)
@@ -94,7 +94,7 @@ fn ocaml() {
 // just-in-time compilers
 
 #[test]
-fn luajit() {
+fn luajit_runs_as_natively() {
     let script = "
         local t = {} for i = 1, 60 do
             local f = loadstring('local s, a = 0, ... for i = 1, 5000 do s = (s * ' .. i .. ' + a + i) % 1000003 end return s')
@@ -105,7 +105,7 @@ fn luajit() {
 }
 
 #[test]
-fn ruby() {
+fn ruby_runs_as_natively() {
     let script = "def f(a, b) (a * 31 + b) % 1000003 end
         puts (1..30000).reduce { |a, b| f(a, b) }
         puts [3, 1, 2].sort.inspect, %w[a b c].each_with_index.map { |x, i| x * i }.join
@@ -120,7 +120,7 @@ fn ruby() {
 }
 
 #[test]
-fn php() {
+fn php_runs_as_natively() {
     let script = "function f($a, $b) { return ($a * 31 + $b) % 1000003; }
         $s = 0; for ($i = 0; $i < 100000; $i++) $s = f($s, $i); echo $s, \"\\n\";
         $a = range(1, 1000); usort($a, fn($x, $y) => $x * 7919 % 1009 <=> $y * 7919 % 1009); echo md5(json_encode($a)), \"\\n\";
@@ -133,7 +133,7 @@ fn php() {
 }
 
 #[test]
-fn node() {
+fn node_runs_as_natively() {
     let directory = scratch();
     let file = write(directory.path(), "mixture.js", include_str!("../programs/mixture.js"));
     let recorded = Call::new(tool::required("node")).arg(&file).check();
@@ -141,7 +141,7 @@ fn node() {
 }
 
 #[test]
-fn node_without_its_compiler() {
+fn node_without_its_compiler_runs_as_natively() {
     let script =
         "let t = 0; for (let i = 0; i < 1e5; i++) t = (t * 31 + i) % 1000003; console.log(t, [3, 1, 2].sort())";
     check("node", &["--jitless", "-e", script]);
@@ -166,12 +166,12 @@ fn javac() {
 }
 
 #[test]
-fn java_interpreted() {
+fn java_interpreted_runs_as_natively() {
     java(&["-Xint"]);
 }
 
 #[test]
-fn java_compiled() {
+fn java_compiled_runs_as_natively() {
     java(&[]);
     if is_soak() {
         java(&["-XX:-TieredCompilation"]);
@@ -185,7 +185,7 @@ fn java_compiled() {
 // --------------------------------------------------------------------------------------- compiled
 
 #[test]
-fn go_with_goroutines() {
+fn go_with_goroutines_runs_as_natively() {
     const GO: &str = include_str!("../programs/goroutines.go");
     let directory = scratch();
     let source = write(directory.path(), "main.go", GO);
@@ -201,7 +201,7 @@ fn go_with_goroutines() {
 }
 
 #[test]
-fn rust_with_threads_and_panics() {
+fn rust_with_threads_and_panics_runs_as_natively() {
     const RUST: &str = include_str!("../programs/panics.rs");
     let directory = scratch();
     let executable = compile(directory.path(), "main.rs", RUST, &["rustc", "-O", "--edition", "2021"]);
@@ -211,7 +211,7 @@ fn rust_with_threads_and_panics() {
 }
 
 #[test]
-fn cpp_with_exceptions() {
+fn cpp_with_exceptions_runs_as_natively() {
     const CPP: &str = include_str!("../programs/exceptions.cc");
     let directory = scratch();
     let executable = compile(directory.path(), "main.cc", CPP, &["g++", "-O2", "-pthread"]);

@@ -7,7 +7,7 @@ use acceptance::source::compile;
 use workloads::{Exit, Variant};
 
 #[test]
-fn what_is_refused_is_told() {
+fn what_the_engine_refuses_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let executable = compile(directory.path(), "refused.c", include_str!("../programs/refused.c"), &["gcc", "-w"]);
     let sentences =
@@ -24,7 +24,7 @@ fn what_is_refused_is_told() {
 
 /// The recorder does not report what the kernel itself refuses.
 #[test]
-fn what_is_refused_natively_is_not_told() {
+fn what_the_kernel_refuses_is_not_reported() {
     let directory = tempfile::tempdir().unwrap();
     let executable = compile(directory.path(), "refused.c", include_str!("../programs/refused.c"), &["gcc", "-w"]);
     for mode in ["probe", "strict argument", "strict filtered"] {

@@ -120,7 +120,7 @@ fn branch_test_gives_figure_4_12() {
 
 /// Thread (1 byte), address (8), target (8), class (1), in the order of Table 4.1.
 #[test]
-fn the_binary_descriptors_say_the_same() {
+fn binary_descriptors_equal_the_text() {
     let recorded = record("BranchTest");
     let text = String::from_utf8(dump(&recorded, &["--kind", "control"])).unwrap();
     let bytes = dump(&recorded, &["--kind", "control", "--format", "binary"]);

@@ -31,7 +31,7 @@ fn found(trace: &Trace, index: InstructionIndex) -> (AppPc, u64) {
 }
 
 #[test]
-fn a_place_in_billions_of_instructions_takes_a_few_chunks() {
+fn seeking_in_billions_of_instructions_decodes_a_few_chunks() {
     let recorded = spun(1, 800_000_000);
     let trace = &recorded.trace;
     let total = trace.totals().instructions;
@@ -51,7 +51,7 @@ fn a_place_in_billions_of_instructions_takes_a_few_chunks() {
 
 /// A description of a batch.
 #[derive(Debug, PartialEq)]
-struct Seen {
+struct MergedItems {
     thread: ThreadId,
     first: InstructionIndex,
     tsc: Tsc,
@@ -60,7 +60,7 @@ struct Seen {
     hash: u64,
 }
 
-impl Seen {
+impl MergedItems {
     fn new(batch: &Batch) -> Self {
         let mut hasher = DefaultHasher::new();
         for (item, accesses) in batch.items_with_accesses() {
@@ -72,8 +72,8 @@ impl Seen {
     }
 }
 
-fn batches(merged: &mut Merged<'_>, most: usize) -> Vec<Seen> {
-    std::iter::from_fn(|| merged.next_batch().unwrap().map(Seen::new)).take(most).collect()
+fn batches(merged: &mut Merged<'_>, most: usize) -> Vec<MergedItems> {
+    std::iter::from_fn(|| merged.next_batch().unwrap().map(MergedItems::new)).take(most).collect()
 }
 
 /// Compares what follows a seek with what counting finds there, in many places.
@@ -95,7 +95,7 @@ fn check(make: impl Fn() -> Merged<'static>, name: &str) {
 }
 
 #[test]
-fn a_place_in_threads_of_real_work_is_that_of_counting() {
+fn seeking_finds_what_counting_finds() {
     for (name, arguments) in
         [("radiosity", ["4", "1"]), ("cholesky", ["3", "10"]), ("fft", ["8", "4"]), ("tree", ["2", "1"])]
     {
@@ -154,7 +154,7 @@ fn check_verbs(recorded: &RecordedCall, verbs: &[&[&str]]) {
 }
 
 #[test]
-fn no_verb_reads_what_is_before_the_place() {
+fn no_verb_reads_chunks_before_skip() {
     let recorded = spun(2, 300_000_000);
     let descriptors = recorded.directory.path().join("descriptors").display().to_string();
     let verbs = [
@@ -172,7 +172,7 @@ fn no_verb_reads_what_is_before_the_place() {
 }
 
 #[test]
-fn no_verb_reads_accesses_before_the_place() {
+fn no_verb_reads_accesses_before_skip() {
     let program = workloads::build("tree", Variant::Pie).unwrap();
     let recorded = Call::new(program).args(["2", "5"]).data(Data::Values).recorded();
     let descriptors = recorded.directory.path().join("descriptors").display().to_string();

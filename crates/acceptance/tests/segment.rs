@@ -66,7 +66,7 @@ fn traces_are_what_was_executed() {
 /// With a maximum of one instruction, each address is a trace, with as many occurrences as it was
 /// executed.
 #[test]
-fn traces_of_one_instruction() {
+fn traces_of_one_instruction_count_executions() {
     let executable = workloads::build("recursion", Variant::Pie).unwrap();
     let recorded = Call::new(executable).recorded();
     let set = segmented(&recorded.trace, &[Policy::new(1, 1).unwrap()]).remove(0);
@@ -300,7 +300,7 @@ fn check_parquet(path: &std::path::Path, csv: &str) {
 
 /// Trace caches and plots.
 #[test]
-fn caches_and_plots() {
+fn trace_caches_and_plots_are_written() {
     let executable = workloads::build("radiosity", Variant::Pie).unwrap();
     let recorded = Call::new(executable).args(["2", "1"]).recorded();
     let directory = tempfile::tempdir().unwrap();
@@ -337,7 +337,7 @@ fn caches_and_plots() {
 
 /// The experiment over recorded traces and over programs: all tables are there.
 #[test]
-fn the_experiment() {
+fn the_experiment_has_all_tables() {
     let executable = workloads::build("radiosity", Variant::Pie).unwrap();
     let recorded = Call::new(executable).args(["2", "1"]).recorded();
     let directory = tempfile::tempdir().unwrap();
@@ -370,7 +370,7 @@ fn the_experiment() {
 }
 
 #[test]
-fn the_command() {
+fn the_command_writes_csv_parquet_and_json() {
     let executable = workloads::build("radiosity", Variant::Pie).unwrap();
     let recorded = Call::new(executable).args(["2", "1"]).recorded();
     let directory = tempfile::tempdir().unwrap();

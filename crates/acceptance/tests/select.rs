@@ -53,7 +53,7 @@ fn library_call() -> Call {
 fn part(call: &Call, options: &[&str]) -> (RecordedCall, Vec<Listing>) {
     let recorded = recorded(call, options);
     recorded.assert_finished_as(&call.natively());
-    assert_eq!(recorded.trace.recording().options, options, "the trace tells what it is a part of");
+    assert_eq!(recorded.trace.recording().options, options, "the trace has the options of its part");
     let listings = listing::of_trace(&recorded.trace);
     (recorded, listings)
 }
@@ -87,9 +87,9 @@ fn ranges(modules: &[&Module]) -> Vec<Range<u64>> {
     modules.iter().map(|module| module.address..module.address + module.length).collect()
 }
 
-/// The places in a trace of the functions of `file` whose names begin with `prefix`. The files have
+/// The ranges in a trace of the functions of `file` whose names begin with `prefix`. The files have
 /// been linked as position-independent, their first byte at address 0.
-fn places(trace: &Trace, file: &Path, prefix: &str) -> Vec<Range<u64>> {
+fn function_ranges(trace: &Trace, file: &Path, prefix: &str) -> Vec<Range<u64>> {
     let file_name = file.to_str().unwrap();
     let modules = modules(trace, |module| module.path == file_name);
     assert!(!modules.is_empty(), "{file_name} was not mapped");
@@ -103,8 +103,8 @@ fn places(trace: &Trace, file: &Path, prefix: &str) -> Vec<Range<u64>> {
     modules.into_iter().flat_map(of_module).collect()
 }
 
-fn is_in(places: &[Range<u64>], address: u64) -> bool {
-    places.iter().any(|place| place.contains(&address))
+fn is_in(selected: &[Range<u64>], address: u64) -> bool {
+    selected.iter().any(|range| range.contains(&address))
 }
 
 /// Fails where the lists differ first.
@@ -115,7 +115,7 @@ fn assert_same(what: &str, trace: &Trace, part: &Listing, expected: &[u64]) {
 }
 
 #[test]
-fn routines_without_callees() {
+fn routines_alone_are_recorded() {
     let call = call(&["plain"]);
     let all = call.recorded();
     let listing = listing::of_thread(&all.trace, ThreadId::FIRST);
@@ -125,38 +125,40 @@ fn routines_without_callees() {
         (&["--routine", "chosen", "--routine", "[hl]e*"], ""),
     ] {
         let executable = &built().executable;
-        let places = match prefix {
+        let selected = match prefix {
             "" => {
                 ["chosen\0", "helper", "leaf"].iter().flat_map(|name| exactly(&all.trace, executable, name)).collect()
             }
             "chosen\0" => exactly(&all.trace, executable, "chosen"),
-            prefix => places(&all.trace, executable, prefix),
+            prefix => function_ranges(&all.trace, executable, prefix),
         };
-        let expected: Vec<u64> = listing.addresses.iter().copied().filter(|&address| is_in(&places, address)).collect();
+        let expected: Vec<u64> =
+            listing.addresses.iter().copied().filter(|&address| is_in(&selected, address)).collect();
         assert!(expected.len() > 1000 && expected.len() < listing.addresses.len());
         let (recorded, parts) = part(&call, options);
         assert_same(&format!("{options:?}"), &recorded.trace, &parts[0], &expected);
     }
 }
 
-/// As [`places`], for one name.
+/// As [`function_ranges`], for one name.
 fn exactly(trace: &Trace, file: &Path, name: &str) -> Vec<Range<u64>> {
     let name = name.trim_end_matches('\0');
     let functions = functions(file);
     let (_, wanted) = functions.iter().find(|(function, _)| function == name).unwrap();
-    let all = places(trace, file, name);
-    all.into_iter().filter(|place| place.start & 0xfff == wanted.start & 0xfff).collect()
+    let all = function_ranges(trace, file, name);
+    all.into_iter().filter(|range| range.start & 0xfff == wanted.start & 0xfff).collect()
 }
 
 #[test]
-fn a_routine_of_a_library_and_one_that_is_loaded_later() {
+fn routines_of_libraries_are_recorded() {
     for (call, file, routine) in
         [(library_call(), &built().plugin, "plugged"), (library_call(), &built().plugin, "own")]
     {
         let all = call.recorded();
         let listing = listing::of_thread(&all.trace, ThreadId::FIRST);
-        let places = places(&all.trace, file, routine);
-        let expected: Vec<u64> = listing.addresses.iter().copied().filter(|&address| is_in(&places, address)).collect();
+        let selected = function_ranges(&all.trace, file, routine);
+        let expected: Vec<u64> =
+            listing.addresses.iter().copied().filter(|&address| is_in(&selected, address)).collect();
         assert!(!expected.is_empty());
         let (recorded, parts) = part(&call, &["--routine", routine]);
         assert_same(routine, &recorded.trace, &parts[0], &expected);
@@ -164,7 +166,7 @@ fn a_routine_of_a_library_and_one_that_is_loaded_later() {
 }
 
 #[test]
-fn without_shared_libraries() {
+fn code_of_shared_libraries_is_left_out() {
     for (call, threads) in [(call(&["plain"]), 1), (library_call(), 1), (call(&["threads"]), 5)] {
         let all = call.recorded();
         let listings = listing::of_trace(&all.trace);
@@ -182,11 +184,11 @@ fn without_shared_libraries() {
 }
 
 #[test]
-fn every_gap_is_told() {
+fn every_gap_has_an_event() {
     let (recorded, parts) = part(&call(&["plain"]), &["--routine", "helper"]);
     let gaps = parts[0].events.iter().filter(|(_, event)| matches!(event, Event::Gap { .. })).count();
-    let places = places(&recorded.trace, &built().executable, "helper");
-    let calls = parts[0].addresses.iter().filter(|&&address| address == places[0].start).count();
+    let selected = function_ranges(&recorded.trace, &built().executable, "helper");
+    let calls = parts[0].addresses.iter().filter(|&&address| address == selected[0].start).count();
     // One before the first call, one for each of the two calls that it makes, one after each
     // return.
     assert_eq!(gaps, 1 + 3 * calls);
@@ -248,8 +250,8 @@ fn in_extent(trace: &Trace, thread: ThreadId, extent: &Extent) -> Vec<u64> {
 
 fn check_extent(call: &Call, file: &Path, prefix: &str, outside: &[&str]) {
     let all = call.recorded();
-    let entries = places(&all.trace, file, prefix).iter().map(|place| place.start).collect();
-    let outside = outside.iter().flat_map(|name| places(&all.trace, &built().executable, name)).collect();
+    let entries = function_ranges(&all.trace, file, prefix).iter().map(|range| range.start).collect();
+    let outside = outside.iter().flat_map(|name| function_ranges(&all.trace, &built().executable, name)).collect();
     let extent = Extent { entries, outside };
     let pattern = format!("{prefix}*");
     let (recorded, parts) = part(call, &["--routine", &pattern, "--callees"]);
@@ -265,31 +267,31 @@ fn check_extent(call: &Call, file: &Path, prefix: &str, outside: &[&str]) {
 }
 
 #[test]
-fn routines_with_callees() {
+fn callees_are_recorded() {
     check_extent(&call(&["plain"]), &built().executable, "chosen", &[]);
     check_extent(&call(&["plain", "600"]), &built().executable, "helper", &[]);
 }
 
 #[test]
-fn callees_with_threads() {
+fn callees_in_threads_are_recorded() {
     check_extent(&call(&["threads", "30"]), &built().executable, "chosen", &[]);
 }
 
 #[test]
-fn callees_that_are_left_by_longjmp() {
+fn callees_end_at_a_longjmp() {
     check_extent(&call(&["jumps", "300"]), &built().executable, "chosen_jumper", &["catcher"]);
 }
 
 #[test]
-fn callees_that_are_left_by_an_exception() {
+fn callees_end_at_an_exception() {
     let directory = tempfile::tempdir().unwrap();
     let text = include_str!("../programs/thrower.cc");
     let executable = compile(directory.path(), "thrower.cc", text, &["g++", "-O1", "-Wl,-z,now"]);
     let environment = [("PATH", "/usr/bin:/bin")];
     let call = Call::new(&executable).environment(&environment).fixed_addresses();
     let all = call.recorded();
-    let named = |prefix: &str| places(&all.trace, &executable, prefix);
-    let entries = named("_ZN4some6chosen").iter().map(|place| place.start).collect();
+    let named = |prefix: &str| function_ranges(&all.trace, &executable, prefix);
+    let entries = named("_ZN4some6chosen").iter().map(|range| range.start).collect();
     let extent = Extent { entries, outside: named("_ZN4some7catcher") };
     let expected = in_extent(&all.trace, ThreadId::FIRST, &extent);
     assert!(expected.len() > 1000);
@@ -298,22 +300,23 @@ fn callees_that_are_left_by_an_exception() {
 }
 
 #[test]
-fn callees_and_signal_handlers_on_a_stack_of_their_own() {
+fn callees_include_handlers_on_alternate_stacks() {
     check_extent(&call(&["signals", "200"]), &built().executable, "chosen_raiser", &[]);
     check_extent(&call(&["signals", "200"]), &built().executable, "handler", &[]);
 }
 
 #[test]
-fn callees_of_a_routine_that_is_loaded_later() {
+fn callees_of_a_routine_that_is_loaded_later_are_recorded() {
     check_extent(&library_call(), &built().plugin, "plugged", &[]);
 }
 
 #[test]
-fn callees_without_shared_libraries() {
+fn callees_in_shared_libraries_are_left_out() {
     let call = call(&["plain"]);
     let all = call.recorded();
     let executable = built().executable.to_str().unwrap();
-    let entries = places(&all.trace, &built().executable, "chosen_too").iter().map(|place| place.start).collect();
+    let entries =
+        function_ranges(&all.trace, &built().executable, "chosen_too").iter().map(|range| range.start).collect();
     let mains = ranges(&modules(&all.trace, |module| module.path == executable));
     let mut expected = in_extent(&all.trace, ThreadId::FIRST, &Extent { entries, outside: Vec::new() });
     let inside = expected.len();
@@ -346,7 +349,7 @@ fn skipping_is_exact_to_the_block() {
 }
 
 #[test]
-fn skipping_with_signals() {
+fn skipping_is_exact_with_signals() {
     let call = call(&["signals", "3000"]);
     let all = listing::of_thread(&call.recorded().trace, ThreadId::FIRST).addresses;
     for skip in [200_000, 777_777, all.len() - 10_000] {
@@ -377,16 +380,16 @@ fn lengths_are_exact() {
 }
 
 #[test]
-fn a_part_of_a_part() {
+fn limits_apply_to_selected_routines() {
     let call = call(&["plain", "600"]);
     let all = call.recorded();
-    let places = places(&all.trace, &built().executable, "chosen");
+    let selected = function_ranges(&all.trace, &built().executable, "chosen");
     let listing = listing::of_thread(&all.trace, ThreadId::FIRST);
-    let expected: Vec<u64> = listing.addresses.iter().copied().filter(|&address| is_in(&places, address)).collect();
+    let expected: Vec<u64> = listing.addresses.iter().copied().filter(|&address| is_in(&selected, address)).collect();
     let (recorded, parts) = part(&call, &["--length", "5000", "--routine", "chosen*"]);
     assert_same("the first of them", &recorded.trace, &parts[0], &expected[..5000]);
     let (recorded, parts) = part(&call, &["--skip", "900000", "--routine", "chosen*"]);
-    let rest = listing.addresses[900_000..].iter().filter(|&&address| is_in(&places, address)).count();
+    let rest = listing.addresses[900_000..].iter().filter(|&&address| is_in(&selected, address)).count();
     assert!(rest.abs_diff(parts[0].addresses.len()) <= BLOCK);
     assert_same("the last of them", &recorded.trace, &parts[0], &expected[expected.len() - parts[0].addresses.len()..]);
 }
@@ -416,14 +419,14 @@ fn assert_same_memory(what: &str, part: &[Memory], expected: &[Memory]) {
 }
 
 #[test]
-fn data_of_a_part() {
+fn data_of_selected_routines_is_recorded() {
     let call = call(&["plain"]);
     for data in ["addresses", "values"] {
         let all = call.clone().options(["--data", data]).recorded();
         let accesses = memory(&all.trace);
-        let places = places(&all.trace, &built().executable, "chosen");
+        let selected = function_ranges(&all.trace, &built().executable, "chosen");
         let mut expected = accesses.clone();
-        expected.retain(|(pc, ..)| is_in(&places, *pc));
+        expected.retain(|(pc, ..)| is_in(&selected, *pc));
         assert!(expected.len() > 1000 && expected.iter().all(|access| access.4.is_some() == (data == "values")));
         let part = |options: &[&str]| {
             let recorded = recorded(&call, &[&["--data", data][..], options].concat());
@@ -461,7 +464,7 @@ fn total(recorded: &RecordedCall) -> u64 {
 }
 
 #[test]
-fn threads_skip_and_record_together() {
+fn skip_and_length_count_all_threads() {
     let call = call(&["threads", "600"]);
     let all = total(&call.recorded());
     assert!(all > 5_000_000);
@@ -487,7 +490,7 @@ fn complaint(call: &Call, options: &[&str]) -> (RecordedCall, String) {
 }
 
 #[test]
-fn routines_that_do_not_exist() {
+fn unknown_routines_are_refused() {
     let (recorded, text) = complaint(&call(&["plain"]), &["--routine", "chosne", "--routine", "chosen"]);
     assert!(text.contains("no") && text.contains("chosne") && text.contains("did you mean chosen"), "{text}");
     assert!(total(&recorded) > 1000, "the other one is recorded");
@@ -533,7 +536,7 @@ fn one_of_two_routines_that_does_not_exist() {
 }
 
 #[test]
-fn a_program_that_is_shorter_than_what_is_skipped() {
+fn skipping_a_whole_program_is_reported() {
     for words in [&["plain"][..], &["threads"]] {
         let (recorded, text) = complaint(&call(words), &["--skip", "10G"]);
         assert_eq!(total(&recorded), 0);

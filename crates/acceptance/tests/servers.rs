@@ -59,7 +59,7 @@ fn check(make: impl Fn(&Path) -> Server) {
 }
 
 #[test]
-fn redis() {
+fn redis_runs_as_natively() {
     let (server, client) = (tool::required("redis-server"), tool::required("redis-cli"));
     check(|directory| {
         let socket = directory.join("socket");
@@ -91,7 +91,7 @@ fn redis() {
 }
 
 #[test]
-fn nginx() {
+fn nginx_runs_as_natively() {
     let (server, client) = (tool::required("nginx"), tool::required("curl"));
     check(|directory| {
         let text = "daemon off; master_process off; pid pid; error_log error.log; events {}\n\

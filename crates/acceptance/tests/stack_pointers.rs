@@ -46,7 +46,7 @@ fn checked_pointers(trace: &Trace) -> Vec<u64> {
     pointers
 }
 
-/// What a visitor is told of stack pointers, and accesses below them before they are told.
+/// The stack pointers that a visitor gets, and accesses below them that came before.
 #[derive(Default)]
 struct Pointers(Vec<(AppPc, u64)>);
 
@@ -104,7 +104,7 @@ fn stack_pointers_are_no_accesses() {
 }
 
 #[test]
-fn options_that_scopes_need() {
+fn scopes_without_routine_or_data_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let output = directory.path().join("t.trk");
     for (options, sentence) in [

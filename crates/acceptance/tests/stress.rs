@@ -31,7 +31,7 @@ fn check(executable: &Path, arguments: &[&str], stdout: &str) -> RecordedCall {
 }
 
 #[test]
-fn sixty_four_threads_again_and_again() {
+fn sixty_four_threads_are_recorded() {
     for variant in [Variant::Pie, Variant::Static] {
         let executable = workloads::build("threads_many", variant).unwrap();
         for _ in 0..rounds(5) {
@@ -43,7 +43,7 @@ fn sixty_four_threads_again_and_again() {
 
 /// Each thread has a slot of the shared memory, which the recorder has to give back in time.
 #[test]
-fn thousands_of_short_threads() {
+fn slots_of_short_threads_are_reused() {
     let directory = tempfile::tempdir().unwrap();
     let text = include_str!("../programs/brood.c");
     let executable = compile(directory.path(), "brood.c", text, &["gcc", "-O1", "-pthread"]);
@@ -60,13 +60,13 @@ fn thousands_of_short_threads() {
 /// Handlers nest, run on alternate stacks, and use the data that the interrupted code computes
 /// with.
 #[test]
-fn threads_under_a_storm_of_signals() {
+fn threads_compute_right_under_many_signals() {
     repeat("signals.c", include_str!("../programs/signals.c"), &["100"], rounds(2), "bad 0, many 1\n");
 }
 
 /// Places where the engine once did not expect a signal, a fork or a store.
 #[test]
-fn narrow_windows() {
+fn signals_in_narrow_windows_do_no_harm() {
     let directory = tempfile::tempdir().unwrap();
     let text = include_str!("../programs/windows.c");
     let executable = compile(directory.path(), "windows.c", text, &["gcc", "-O1", "-z", "execstack"]);
@@ -79,26 +79,26 @@ fn narrow_windows() {
 
 /// A profiling timer interrupts library functions, and its handler ends by siglongjmp.
 #[test]
-fn jumps_out_of_handlers() {
+fn handlers_end_by_siglongjmp() {
     repeat("jumps.c", include_str!("../programs/jumps.c"), &["500"], rounds(2), "sorted\n");
 }
 
 /// Thousands of short-lived threads, some detached, some cancelled.
 #[test]
-fn short_lived_threads() {
+fn short_lived_threads_are_recorded() {
     repeat("brief.c", include_str!("../programs/brief.c"), &["150"], rounds(2), "1 1\n");
 }
 
 /// Several threads fork, vfork, spawn and call the shell at once.
 #[test]
-fn fork_storms() {
+fn processes_of_many_threads_are_made() {
     repeat("forks.c", include_str!("../programs/forks.c"), &["18"], rounds(2), "bad 0 good 1\n");
 }
 
 /// The process replaces itself time and again, also by another thread than the first while others
 /// run and signals come.
 #[test]
-fn exec_in_a_loop() {
+fn execs_in_a_loop_are_recorded() {
     let times = rounds(1);
     let directory = tempfile::tempdir().unwrap();
     let executable =
@@ -112,19 +112,19 @@ fn exec_in_a_loop() {
 
 /// Threads write code, run it, write it anew in the same place, map and unmap it.
 #[test]
-fn code_that_changes_in_many_threads() {
+fn changed_code_is_translated_anew_in_many_threads() {
     repeat("code.c", include_str!("../programs/code.c"), &["200"], rounds(2), "bad 0\n");
 }
 
 /// Libraries are loaded and unloaded while other threads run.
 #[test]
-fn libraries_that_come_and_go() {
+fn libraries_are_loaded_and_unloaded_under_threads() {
     repeat("libraries.c", include_str!("../programs/libraries.c"), &["40"], rounds(2), "4.5\n");
 }
 
 /// Locks, conditions, pipes and timers between threads, with system calls that signals interrupt.
 #[test]
-fn calls_that_are_interrupted() {
+fn interrupted_system_calls_go_on() {
     repeat("calls.c", include_str!("../programs/calls.c"), &["200"], rounds(2), "1 1\n");
     repeat("calls.c", include_str!("../programs/calls.c"), &["200", "restart"], rounds(2), "1 1\n");
 }
@@ -132,7 +132,7 @@ fn calls_that_are_interrupted() {
 /// All signals, sent and raised in every way, blocked or not: none is lost, doubled or overtaken,
 /// whatever is recorded. Some seconds here, ten minutes in a soak.
 #[test]
-fn signal_storm() {
+fn no_signal_is_lost_doubled_or_overtaken() {
     const SECONDS: &str = "5";
     let directory = tempfile::tempdir().unwrap();
     let text = include_str!("../programs/storm.c");

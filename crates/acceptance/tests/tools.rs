@@ -50,18 +50,18 @@ fn tree() -> TempDir {
 // ------------------------------------------------------------------------------------------- text
 
 #[test]
-fn awk() {
+fn awk_runs_as_natively() {
     let script = "{ sum[$2] += $1; n[$2]++ } END { for (w in sum) printf \"%s %.3f\\n\", w, sum[w] / n[w] | \"sort\" }";
     check("awk", &[script], lines());
 }
 
 #[test]
-fn sed() {
+fn sed_runs_as_natively() {
     check("sed", &["-nE", "s/^([0-9]+) (word[0-9]*)/\\2: \\1/; /7/p"], lines());
 }
 
 #[test]
-fn grep() {
+fn grep_runs_as_natively() {
     check("grep", &["-nE", "^[0-9]*3 .*(1|2)$"], lines());
     check("grep", &["no such line"], lines());
     // Compiles its expression to machine code.
@@ -69,12 +69,12 @@ fn grep() {
 }
 
 #[test]
-fn sort() {
+fn sort_runs_as_natively() {
     check("sort", &["-k2,2", "-k1,1n", "--parallel=2", "-S", "1M"], lines());
 }
 
 #[test]
-fn diff_and_patch() {
+fn diff_and_patch_run_as_natively() {
     let directory = scratch();
     let before = lines();
     let after: String =
@@ -89,17 +89,17 @@ fn diff_and_patch() {
 }
 
 #[test]
-fn m4() {
+fn m4_runs_as_natively() {
     check("m4", &[], "define(`f', `ifelse($1, 0, 1, `eval($1 * f(decr($1)))')')f(10) f(12)\nforeach\n");
 }
 
 #[test]
-fn bc() {
+fn bc_runs_as_natively() {
     check("bc", &["-l"], "scale = 200\n4 * a(1)\ne(1)\n2 ^ 500\n1 / 0\n");
 }
 
 #[test]
-fn jq() {
+fn jq_runs_as_natively() {
     let numbers: String = (0..2000).fold(String::new(), |mut text, i| {
         writeln!(text, "{{\"n\": {i}, \"list\": [{}, \"x{}\"]}}", i * 7 % 13, i % 5).unwrap();
         text
@@ -110,7 +110,7 @@ fn jq() {
 }
 
 #[test]
-fn vim() {
+fn vim_runs_as_natively() {
     let directory = scratch();
     let file = write(directory.path(), "text", lines());
     let commands = ["%s/word\\(\\d\\+\\)/<\\1>/g", "g/^9/d", "sort n", "w! result", "q!"];
@@ -134,23 +134,23 @@ fn check_compressor(name: &str, compress: &[&str], expand: &[&str], length: usiz
 }
 
 #[test]
-fn gzip() {
+fn gzip_runs_as_natively() {
     check_compressor("gzip", &["-9", "-n", "-c"], &["-d", "-c"], 300_000);
 }
 
 #[test]
-fn bzip2() {
+fn bzip2_runs_as_natively() {
     check_compressor("bzip2", &["-c"], &["-d", "-c"], 200_000);
 }
 
 #[test]
-fn xz_with_threads() {
+fn xz_with_threads_runs_as_natively() {
     let recorded = check_compressor("xz", &["-T2", "--block-size=256KiB", "-1", "-c"], &["-d", "-T2", "-c"], 1 << 20);
     assert!(recorded.trace.threads().len() > 2, "{} threads", recorded.trace.threads().len());
 }
 
 #[test]
-fn zstd_with_threads() {
+fn zstd_with_threads_runs_as_natively() {
     let recorded = check_compressor("zstd", &["-T2", "-3", "-c"], &["-d", "-c"], 2 << 20);
     assert!(recorded.trace.threads().len() > 2, "{} threads", recorded.trace.threads().len());
 }
@@ -158,7 +158,7 @@ fn zstd_with_threads() {
 // ------------------------------------------------------------------------------------------ files
 
 #[test]
-fn tar() {
+fn tar_runs_as_natively() {
     let directory = tree();
     let tar = |arguments: &[&str]| call("tar", arguments).directory(directory.path());
     let archive = tar(&["--sort=name", "--mtime=@0", "-cf", "-", "."]).check().finished.stdout;
@@ -166,14 +166,14 @@ fn tar() {
 }
 
 #[test]
-fn find() {
+fn find_runs_as_natively() {
     let directory = tree();
     let arguments = [".", "-name", "*[13579]", "-size", "-2", "-exec", "cat", "{}", ";"];
     call("find", &arguments).directory(directory.path()).check();
 }
 
 #[test]
-fn coreutils() {
+fn coreutils_run_as_natively() {
     let directory = tree();
     call("ls", &["-l"]).directory(directory.path()).check();
     call("ls", &["-l", "nothing"]).directory(directory.path()).check();
@@ -182,7 +182,7 @@ fn coreutils() {
 }
 
 #[test]
-fn rsync() {
+fn rsync_runs_as_natively() {
     let directory = tree();
     let target = scratch();
     let copy = |name: &str| {
@@ -200,7 +200,7 @@ fn rsync() {
 }
 
 #[test]
-fn git() {
+fn git_runs_as_natively() {
     let directory = tree();
     let run = |arguments: &[&str]| {
         let mut command = Command::new(tool::required("git"));
@@ -220,7 +220,7 @@ fn git() {
 }
 
 #[test]
-fn make_builds() {
+fn make_builds_as_natively() {
     let directory = scratch();
     let rules = "all: a.o b.o\n\t@echo linking $^\n%.o: %.txt\n\t@echo making $@; sleep 0.02; cp $< $@\nclean:\n\trm -f *.o\n.PHONY: all clean\n";
     write(directory.path(), "Makefile", rules);
@@ -245,7 +245,7 @@ fn make_builds() {
 }
 
 #[test]
-fn curl_reads_a_file() {
+fn curl_reads_a_file_as_natively() {
     let directory = scratch();
     let file = write(directory.path(), "file", sample(100_000));
     call("curl", &["-s"]).arg(format!("file://{}", file.display())).check();
@@ -255,7 +255,7 @@ fn curl_reads_a_file() {
 // ----------------------------------------------------------------------------------------- shells
 
 #[test]
-fn bash_with_pipes_traps_and_substitutions() {
+fn bash_with_pipes_traps_and_substitutions_runs_as_natively() {
     let script = r#"
         trap 'echo got usr1' USR1
         trap 'echo leaving with $?' EXIT
@@ -276,20 +276,20 @@ fn bash_with_pipes_traps_and_substitutions() {
 }
 
 #[test]
-fn dash() {
+fn dash_runs_as_natively() {
     let script = "i=0; while [ $i -lt 5000 ]; do i=$((i + 1)); done; echo $i; trap 'echo term' TERM; kill $$; exit 4";
     assert_eq!(check("dash", &["-c", script], "").finished.exit, Exit::Status(4));
 }
 
 #[test]
-fn busybox() {
+fn busybox_runs_as_natively() {
     check("busybox", &["sha256sum"], sample(100_000));
     check("busybox", &["ash", "-c", "for i in 1 2 3; do echo $i; done | busybox tac; exit 2"], "");
     check("busybox", &["awk", "{ s += $1 } END { print s }"], lines());
 }
 
 #[test]
-fn a_shell_that_is_killed() {
+fn a_killed_shell_ends_as_natively() {
     let recorded = Call::new("sh").args(["-c", "echo before; kill -KILL $$"]).check();
     assert_eq!(recorded.finished.exit, Exit::Signal(libc::SIGKILL));
     let recorded = Call::new("sh").args(["-c", "kill -TERM $$"]).check();
@@ -300,7 +300,7 @@ fn a_shell_that_is_killed() {
 // secrets, tables, pictures
 
 #[test]
-fn openssl() {
+fn openssl_runs_as_natively() {
     let directory = scratch();
     let text = write(directory.path(), "text", sample(200_000));
     let run = |arguments: &[&str]| {
@@ -323,7 +323,7 @@ fn openssl() {
 }
 
 #[test]
-fn ssh_keygen() {
+fn ssh_keygen_runs_as_natively() {
     let directory = scratch();
     let run = |arguments: &[&str]| {
         succeed(Command::new(tool::required("ssh-keygen")).args(arguments).current_dir(directory.path()));
@@ -334,7 +334,7 @@ fn ssh_keygen() {
 }
 
 #[test]
-fn sqlite() {
+fn sqlite_runs_as_natively() {
     let script = "
         create table t(a, b);
         with recursive c(x) as (select 1 union all select x + 1 from c where x < 4000) insert into t select x, x * 7919 % 1007 from c;
@@ -346,7 +346,7 @@ fn sqlite() {
 }
 
 #[test]
-fn imagemagick() {
+fn imagemagick_runs_as_natively() {
     let arguments = [
         "-size",
         "80x80",
@@ -365,7 +365,7 @@ fn imagemagick() {
 }
 
 #[test]
-fn stress_ng() {
+fn stress_ng_runs_as_natively() {
     // Verifies what it computes by itself.
     for class in ["cpu", "matrix", "vecmath", "bsearch", "vm", "memcpy", "malloc", "stack", "brk"] {
         let (workers, operations) = (format!("--{class}"), format!("--{class}-ops"));
@@ -391,7 +391,7 @@ fn c_source() -> String {
 }
 
 #[test]
-fn cc1() {
+fn cc1_runs_as_natively() {
     let directory = scratch();
     let file = write(directory.path(), "many.c", c_source());
     let recorded = Call::new(compiler_proper("cc1")).args(["-quiet", "-O2", "-o", "-"]).arg(&file).check();
@@ -402,7 +402,7 @@ fn cc1() {
 }
 
 #[test]
-fn cc1plus() {
+fn cc1plus_runs_as_natively() {
     let directory = scratch();
     let text =
         "#include <map>\n#include <string>\nstd::map<std::string, int> m;\nint f(const char *s) { return m[s]++; }\n";
@@ -422,7 +422,7 @@ fn same_file(call: &Call, file: &Path) {
 }
 
 #[test]
-fn as_and_ld_and_objdump() {
+fn as_and_ld_and_objdump_run_as_natively() {
     let directory = scratch();
     let source = write(directory.path(), "some.c", c_source() + "int main(void) { return f3(0, 0); }\n");
     succeed(
@@ -437,7 +437,7 @@ fn as_and_ld_and_objdump() {
 
 /// The driver and its children, one of them the linker.
 #[test]
-fn gcc_the_driver() {
+fn gcc_the_driver_runs_as_natively() {
     let directory = scratch();
     write(directory.path(), "a.c", "int main(void) { return 3; }\n");
     let gcc = call("gcc", &["-Wl,--build-id=none", "-o", "out", "a.c"]).directory(directory.path());
@@ -445,13 +445,13 @@ fn gcc_the_driver() {
 }
 
 #[test]
-fn rustc_tells_its_version() {
+fn rustc_prints_its_version() {
     check("rustc", &["--version", "--verbose"], "");
 }
 
 /// A debugger is recorded like any other program; its child is not.
 #[test]
-fn gdb() {
+fn gdb_runs_as_natively() {
     let directory = scratch();
     let text = "int twice(int n) { return 2 * n; }\nint main(void) { return twice(4); }\n";
     let program = compile(directory.path(), "main.c", text, &["gcc", "-g", "-O0"]);

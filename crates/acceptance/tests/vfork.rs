@@ -116,7 +116,7 @@ fn a_child_that_dies_is_recorded_to_its_end() {
 /// A signal can end a child anywhere without harm to its parent. SIGTERM stays pending while the
 /// child is in the engine.
 #[test]
-fn children_that_another_thread_kills() {
+fn a_killed_child_does_no_harm_to_its_parent() {
     let directory = scratch();
     let program = program(directory.path());
     for (signal, is_harmless) in [("15", true), ("9", false)] {
@@ -134,7 +134,7 @@ fn children_that_another_thread_kills() {
 }
 
 #[test]
-fn a_thousand_children() {
+fn a_thousand_children_are_recorded() {
     let directory = scratch();
     let program = program(directory.path());
     for call in in_every_way(&Call::new(&program).args(["many", "5000"])) {
@@ -148,7 +148,7 @@ fn a_thousand_children() {
 }
 
 #[test]
-fn spawn_system_and_popen() {
+fn children_of_spawn_system_and_popen_are_recorded() {
     let directory = scratch();
     let program = program(directory.path());
     for (options, more) in [(FOLLOWING[0], &[][..]), (FOLLOWING[1], &["hide"])] {
@@ -166,7 +166,7 @@ fn spawn_system_and_popen() {
 }
 
 #[test]
-fn rare_system_calls_in_a_child() {
+fn rare_system_calls_in_a_child_work() {
     let directory = scratch();
     let call = Call::new(program(directory.path())).arg("rarities");
     let expected = call.natively();
@@ -200,7 +200,7 @@ print(results)
 ";
 
 #[test]
-fn subprocesses_of_many_threads() {
+fn subprocesses_of_many_threads_are_recorded() {
     let directory = scratch();
     let script = write(directory.path(), "subprocesses.py", SUBPROCESSES);
     let call = Call::new(tool::required("python3")).arg(&script);
@@ -216,7 +216,7 @@ fn subprocesses_of_many_threads() {
 
 /// The recorder attaches and detaches again and again while children are made.
 #[test]
-fn attach_and_leave_while_children_are_made() {
+fn children_are_made_through_attaching_and_detaching() {
     let directory = scratch();
     let stop = directory.path().join("stop");
     let program = program(directory.path());
@@ -247,7 +247,7 @@ fn attach_and_leave_while_children_are_made() {
 
 /// The recorder is killed while children are made.
 #[test]
-fn children_without_a_recorder() {
+fn children_run_on_when_the_recorder_is_killed() {
     let directory = scratch();
     let (stop, output) = (directory.path().join("stop"), directory.path().join("t.trk"));
     let program = program(directory.path());
@@ -274,7 +274,7 @@ fn children_without_a_recorder() {
 
 /// A child outlives the image whose memory it shares.
 #[test]
-fn a_child_whose_parent_is_gone() {
+fn a_child_outlives_the_image_of_its_parent() {
     for executes in [false, true] {
         let directory = scratch();
         let done = directory.path().join("done");
@@ -311,7 +311,7 @@ fn check_failure(call: &Call, failure: u32, place: u32, expected: &process::Proc
 /// The engine fails in the child, at the first place where it can and at later ones. The child goes
 /// on natively, and so does its parent.
 #[test]
-fn failures_in_a_child() {
+fn a_child_runs_on_when_the_engine_fails_in_it() {
     let directory = scratch();
     let program = program(directory.path());
     let failures: [(u32, &[u32]); 5] = [
@@ -341,7 +341,7 @@ fn failures_in_a_child() {
 
 /// The engine fails when it makes the child: there is no slot or no memory for it.
 #[test]
-fn failures_to_make_a_child() {
+fn a_child_runs_natively_when_there_is_no_slot() {
     let directory = scratch();
     let program = program(directory.path());
     for words in [&["loops", "true"][..], &["spawns", "hide"], &["many", "20"]] {
@@ -366,7 +366,7 @@ fn part_counts(call: &Call, program: &Path, options: &[&str], expected: &process
 /// The instructions of children count, too, in the order in which they are executed: the parent
 /// waits.
 #[test]
-fn skipping_with_children() {
+fn skipping_counts_children() {
     let directory = scratch();
     let program = program(directory.path());
     let call = Call::new(&program).args(["loops", "no-such-program"]).fixed_addresses();
@@ -388,7 +388,7 @@ fn skipping_with_children() {
 }
 
 #[test]
-fn routines_and_callees_with_children() {
+fn routines_and_callees_of_children_are_recorded() {
     let directory = scratch();
     let program = program(directory.path());
     for options in FOLLOWING {

@@ -149,6 +149,9 @@ pub struct Record {
     pub no_shared_libs: bool,
     /// Record only the routines called NAME (as in the symbol table or in C++ or Rust source; * ?
     /// and [a-z] are wildcards). May be given several times.
+    ///
+    /// NAME may also be an address of the executable as `nm` prints it (0x401200), and the name of
+    /// a library may come first (libm.so.6:sin, libm.so.6:0x1a2b0).
     #[arg(long = "routine", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub routines: Vec<String>,
     /// Record the routines' callees as well.
@@ -207,7 +210,8 @@ pub struct Info {
     pub output: Output,
 }
 
-/// Count what was executed: branch mix, hottest blocks and modules, system calls, signals.
+/// Count what was executed: branch mix, hottest blocks and modules, system calls, signals;
+/// functions and loops, and allocations, if they were recorded.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -217,7 +221,8 @@ Examples:
 pub struct Stat {
     #[command(flatten)]
     pub input: Input,
-    /// How many blocks to list; modules, system calls and signals are always listed in full.
+    /// How many blocks, and how many callers of allocation routines, to list; modules, system calls
+    /// and signals are always listed in full.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
     /// Functions whose entries, exits and loops are counted: NAME as for `record`. May be given
@@ -316,8 +321,9 @@ Format of --kind allocations:
           0, free, -, 0x55d0c8a00f00, allocated before the recording, main+0x5c
           0, mmap, 135168, 0x7f1c3a200000, nested, sysmalloc+0x2f1 < malloc+0x1c2 < main+0x10
           A line stands where the routine returns. RESULT is the block or the mapping; of free,
-          operator delete and munmap, what is given back. nested: an allocation routine has made
-          the system call. The call stack has return addresses, the innermost first.
+          operator delete and munmap, what is given back; freed of a realloc to no bytes, failed,
+          or no return. nested: an allocation routine has made the system call. The call stack has
+          return addresses, the innermost first.
 Formats of --kind instructions:
   ascii   THREAD, ADDRESS[, DISASSEMBLY]
           0, 0x00007f5a40996bbe, test rax, rax
@@ -598,6 +604,56 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
+    /// Returns the commands of ours that a text shows, without redirections and remarks.
+    fn commands(text: &str) -> Vec<Vec<&str>> {
+        let lines = text.lines().map(str::trim_start).filter(|line| line.starts_with("trackway "));
+        let shown = lines.map(|line| {
+            let ends = ["  ", " | ", " > ", " < ", ";"].iter().filter_map(|end| line.find(end));
+            line[..ends.min().unwrap_or(line.len())].split_whitespace().map(|word| word.trim_matches('\'')).collect()
+        });
+        shown.collect()
+    }
+
+    /// Asserts that the command line takes the commands that a text shows. Returns how many there
+    /// are.
+    fn check_commands(text: &str) -> usize {
+        let commands = commands(text);
+        for words in &commands {
+            let arguments = mtrace::with_two_dashes(words.iter().map(OsString::from));
+            if let Err(error) = Arguments::try_parse_from(arguments) {
+                panic!("{}: {error}", words.join(" "));
+            }
+        }
+        commands.len()
+    }
+
+    #[test]
+    fn commands_in_the_pages_are_accepted() {
+        let pages = [
+            include_str!("../../../docs/memory.md"),
+            include_str!("../../../docs/mtrace.md"),
+            include_str!("../../../docs/port.md"),
+            include_str!("../../../docs/segment.md"),
+        ];
+        for page in pages {
+            let blocks: Vec<&str> = page.split("```").skip(1).step_by(2).collect();
+            assert!(check_commands(&blocks.join("\n")) > 0, "{page}");
+        }
+        assert_eq!(commands("  trackway dump 'a' -d | less\ntrackway\n"), [["trackway", "dump", "a", "-d"]]);
+    }
+
+    /// Returns the help of a command and of the verbs below it.
+    fn all_help(command: &mut clap::Command) -> String {
+        let own = command.render_long_help().to_string();
+        own + &command.get_subcommands_mut().map(all_help).collect::<String>()
+    }
+
+    #[test]
+    fn examples_in_the_help_are_accepted() {
+        let help = all_help(&mut Arguments::command());
+        assert!(check_commands(&help) > 30, "the examples are not found");
+    }
+
     #[test]
     fn counts_take_suffixes() {
         for (text, expected) in [
@@ -672,7 +728,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_arguments_are_refused() {
         for line in ["trackway", "trackway record --bogus x", "trackway info", "trackway dump -k nonsense f"] {
             assert!(parse(line).is_err(), "{line}");
         }

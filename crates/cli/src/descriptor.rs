@@ -1,5 +1,5 @@
-//! DescriptorFile of instructions, branches and accesses: as lines of text, as binary records, or
-//! as JSON. The formats are those of mTrace (Myers 2014, chapter 4): [`control`] for mcfTrace,
+//! Descriptors of instructions, branches and accesses: as lines of text, as binary records, or as
+//! JSON. The formats are those of mTrace (Myers 2014, chapter 4): [`control`] for mcfTrace,
 //! [`memory`] for mlsTrace, [`flow`] for mcfTRaptor, [`loads`] for mlvCFiat.
 //!
 //! All functions append to a buffer of bytes, whose owner writes it out.
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instructions() {
+    fn instructions_are_written_in_every_format() {
         let check = |format, text, expected: &[u8]| {
             let mut lines = Vec::new();
             instruction(format, ThreadId::new(12), AppPc::new(0x400572), text, &mut lines);

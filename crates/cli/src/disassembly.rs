@@ -73,7 +73,7 @@ mod tests {
 
     /// Figures 4.2, 4.8, 4.10 and 4.12 of Myers 2014.
     #[test]
-    fn the_seeds_spellings() {
+    fn instructions_are_spelled_as_in_the_seed() {
         check(0x3f_8320_0b03, &[0xe8, 0x28, 0x06, 0x00, 0x00], "call 0x3f83201130");
         check(0x4004d3, &[0x0f, 0x87, 0xc5, 0x00, 0x00, 0x00], "jnbe 0x40059e");
         check(0x4004d9, &[0x0f, 0x83, 0xbf, 0x00, 0x00, 0x00], "jnb 0x40059e");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn all_conditions() {
+    fn all_conditions_are_spelled_as_in_the_seed() {
         let names = "jo jno jb jnb jz jnz jbe jnbe js jns jp jnp jl jnl jle jnle";
         for (code, name) in (0x70..).zip(names.split(' ')) {
             check(0x10, &[code, 0x00], &format!("{name} 0x12"));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn operands() {
+    fn operands_are_spelled_as_in_the_seed() {
         check(0, &[0x48, 0xc7, 0xc0, 0x02, 0x00, 0x00, 0x00], "mov rax, 0x2");
         check(0, &[0xc7, 0x44, 0x24, 0xf8, 0x0a, 0x00, 0x00, 0x00], "mov dword ptr [rsp-0x8], 0xa");
         check(0, &[0x48, 0x8b, 0x05, 0x10, 0x00, 0x00, 0x00], "mov rax, qword ptr [rip+0x10]");

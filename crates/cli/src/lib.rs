@@ -1,8 +1,7 @@
 //! The `trackway` command: arguments in, library calls, output out.
 //!
-//! `arguments` defines the command line, `verb` runs each verb with the crates `capture` and
-//! `trace`, and `output` writes the results. This crate does not know how a program is traced or
-//! how a trace is stored.
+//! `arguments` defines the command line, `verb` calls the libraries for each verb, and `output`
+//! writes the results. This crate does not know how a program is traced or how a trace is stored.
 //!
 //! The binary calls [`run`]. `cargo xtask man` writes the man pages from [`command`], and `trackway
 //! completions` writes shell completions from it, so that help, man pages and completions have one

@@ -1,5 +1,5 @@
-//! docs/mtrace.md, docs/port.md and docs/segment.md describe the options in the help of the verbs,
-//! and no others.
+//! docs/mtrace.md, docs/port.md, docs/segment.md and docs/memory.md describe the options in the
+//! help of the verbs, and no others.
 
 use std::process::Command;
 
@@ -24,6 +24,7 @@ const TOOLS: [&str; 4] = ["mcfTrace", "mlsTrace", "mcfTRaptor", "mlvCFiat"];
 const MTRACE: &str = include_str!("../../../docs/mtrace.md");
 const SEGMENT: &str = include_str!("../../../docs/segment.md");
 const PORT: &str = include_str!("../../../docs/port.md");
+const MEMORY: &str = include_str!("../../../docs/memory.md");
 
 /// Asserts that every option of these verbs is on the page, and that every option on the page
 /// belongs to one of them or of `others`.
@@ -49,23 +50,28 @@ fn check_page(page: &str, verbs: &[&str], others: &[&str]) {
 }
 
 #[test]
-fn the_page_of_mtrace() {
+fn the_page_of_mtrace_has_every_option() {
     check_page(MTRACE, &TOOLS, &["verify", "record"]);
 }
 
 #[test]
-fn the_page_of_segment() {
+fn the_page_of_segment_has_every_option() {
     check_page(SEGMENT, &["segment"], &["experiment segment", "record"]);
 }
 
 #[test]
-fn the_page_of_port() {
+fn the_page_of_port_has_every_option() {
     check_page(PORT, &["port", "port decode", "experiment port"], &["record", "info"]);
     let help = help("port");
     for technique in port::Technique::ALL {
         let name = technique.name();
         assert!(help.contains(name) && PORT.contains(&format!("`{name}`")), "{name}");
     }
+}
+
+#[test]
+fn the_page_of_memory_has_every_option() {
+    check_page(MEMORY, &["memory compress", "memory expand", "memory streams"], &["record", "dump", "stat"]);
 }
 
 /// The flags in the tables of the thesis.
@@ -84,7 +90,7 @@ fn the_seeds_flags_are_in_the_help() {
 
 /// The help lists the programs that exist.
 #[test]
-fn programs_of_the_experiment() {
+fn the_help_lists_the_programs_of_the_experiment() {
     let arguments = ["experiment", "segment", "--programs", "nothing"];
     let output = Command::new(env!("CARGO_BIN_EXE_trackway")).args(arguments).output().unwrap();
     let failure = String::from_utf8(output.stderr).unwrap();

@@ -9,7 +9,7 @@ use support::{Sample, command, run, trackway};
 use trace::DataMode;
 
 #[test]
-fn instructions_with_disassembly() {
+fn instructions_are_disassembled() {
     let expected = "\
 0, 0x0000000000401000, mov ecx, 0x2
 0, 0x0000000000401005, loop 0x401005
@@ -32,7 +32,7 @@ fn instructions_with_disassembly() {
 }
 
 #[test]
-fn control_as_mcf_trace_prints_it() {
+fn control_is_printed_as_by_mcf_trace() {
     let sample = Sample::new();
     let expected = "\
 1, 0x0000000000401005, 0x0000000000401005, C, D, T loop 0x401005
@@ -47,7 +47,7 @@ fn control_as_mcf_trace_prints_it() {
 }
 
 #[test]
-fn control_in_eighteen_bytes() {
+fn control_takes_eighteen_bytes() {
     let sample = Sample::new();
     let binary = trackway(&["dump", "--kind", "control", "--format", "binary", &sample.name()]).assert_success().stdout;
     assert_eq!(binary.len(), 2 * 4 * 18);
@@ -58,7 +58,7 @@ fn control_in_eighteen_bytes() {
 }
 
 #[test]
-fn memory_as_mls_trace_prints_it() {
+fn memory_is_printed_as_by_mls_trace() {
     let sample = Sample::with_data(DataMode::Values);
     let dump = ["dump", "--kind", "memory"];
     let expected = "\
@@ -91,7 +91,7 @@ fn memory_as_mls_trace_prints_it() {
 }
 
 #[test]
-fn addresses_without_values() {
+fn addresses_are_printed_without_values() {
     let sample = Sample::with_data(DataMode::Addresses);
     let text = trackway(&["dump", "-k", "memory", "-t", "0", &sample.name()]).assert_success().text();
     let expected = "0, S, 0x0000000000401007, 0x000000007ffefff8, 8\n0, L, 0x0000000000401020, 0x000000007ffefff8, 8\n";
@@ -158,7 +158,7 @@ fn skip_and_length_cut_anywhere() {
 }
 
 #[test]
-fn dump_as_json_lines() {
+fn dump_writes_json_lines() {
     let sample = Sample::new();
     let text = trackway(&["dump", "-k", "control", "-d", "--json", "-t", "0", &sample.name()]).assert_success().text();
     let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -209,7 +209,7 @@ fn a_part_is_counted_by_itself() {
 }
 
 #[test]
-fn stat_says_where_and_what() {
+fn stat_lists_blocks_modules_and_system_calls() {
     let sample = Sample::new();
     let json = trackway(&["stat", "--json", "--top", "2", &sample.name()]).assert_success().json();
     let blocks = json["top_blocks"].as_array().unwrap();
@@ -242,7 +242,7 @@ fn json_is_the_same_every_time() {
 }
 
 #[test]
-fn a_sound_trace_is_called_so() {
+fn a_sound_trace_is_called_sound() {
     let sample = Sample::new();
     let text = trackway(&["verify", &sample.name()]).assert_success().text();
     let verdict = "sound; 14 instructions in 10 steps could be read; some indirect targets could not be checked\n";
@@ -272,7 +272,7 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_in_one_sentence() {
+fn unreadable_files_are_refused_in_one_sentence() {
     let sample = Sample::new();
     let other = sample.directory().join("other");
     std::fs::write(&other, "this is no trace").unwrap();

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use support::{CommandResult, command, run, trackway};
 use workloads::Variant;
 
-struct Place(tempfile::TempDir);
+struct Scratch(tempfile::TempDir);
 
-impl Place {
+impl Scratch {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -41,69 +41,69 @@ fn build(name: &str) -> String {
 
 #[test]
 fn output_and_status_are_those_of_the_program() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let script = "echo out; echo err >&2; exit 7";
-    let ran = place.record(&[], &["sh", "-c", script]);
+    let ran = scratch.record(&[], &["sh", "-c", script]);
     assert_eq!((ran.status, ran.text().as_str(), ran.stderr.as_str()), (7, "out\n", "err\n"));
-    let info = place.info();
+    let info = scratch.info();
     assert_eq!(info["exit"]["code"], 7);
     assert_eq!(info["command"][2], script);
     assert!(info["instructions"].as_u64().unwrap() > 10_000);
 }
 
 #[test]
-fn death_by_signal_is_128_and_more() {
-    let place = Place::new();
+fn death_by_signal_has_a_status_above_128() {
+    let scratch = Scratch::new();
     let program = build("die_signal");
     for (word, signal) in [("segv", 11), ("abort", 6), ("kill", 9), ("term", 15)] {
-        let ran = place.record(&[], &[&program, word]);
+        let ran = scratch.record(&[], &[&program, word]);
         assert_eq!(ran.status, 128 + signal, "{word}: {ran:?}");
-        assert_eq!(place.info()["exit"]["signal"], signal);
+        assert_eq!(scratch.info()["exit"]["signal"], signal);
     }
 }
 
 #[test]
 fn threads_are_listed() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let program = build("radix");
     let native = run(std::process::Command::new(&program).args(["4", "50"]));
-    let ran = place.record(&[], &[&program, "4", "50"]).assert_success();
+    let ran = scratch.record(&[], &[&program, "4", "50"]).assert_success();
     assert_eq!(ran.stdout, native.stdout);
-    let info = place.info();
+    let info = scratch.info();
     let threads = info["threads"].as_array().unwrap();
     assert_eq!(threads.len(), 4);
     assert!(threads.iter().all(|thread| thread["instructions"].as_u64().unwrap() > 10_000), "{info}");
-    let stat = trackway(&["stat", "--json", &place.join("t.trk")]).assert_success().json();
+    let stat = trackway(&["stat", "--json", &scratch.join("t.trk")]).assert_success().json();
     assert_eq!(stat["instructions"], info["instructions"]);
     assert_eq!(stat["branches"], info["branches"]);
     assert!(stat["system_calls_by_name"].as_array().unwrap().iter().any(|call| call["name"] == "exit_group"));
-    let lines = trackway(&["dump", &place.join("t.trk")]).assert_success().text().lines().count();
+    let lines = trackway(&["dump", &scratch.join("t.trk")]).assert_success().text().lines().count();
     assert_eq!(info["instructions"], lines);
 }
 
 #[test]
 fn without_randomisation_a_trace_repeats() {
-    let place = Place::new();
+    let scratch = Scratch::new();
     let program = build("recursion");
     let mut dumps = Vec::new();
     for _ in 0..2 {
-        place.record(&["--no-aslr"], &[&program]).assert_success();
-        dumps.push(trackway(&["dump", "-k", "control", &place.join("t.trk")]).assert_success().stdout);
+        scratch.record(&["--no-aslr"], &[&program]).assert_success();
+        dumps.push(trackway(&["dump", "-k", "control", &scratch.join("t.trk")]).assert_success().stdout);
     }
     assert!(dumps[0] == dumps[1], "two recordings without randomisation differ");
 }
 
 #[test]
-fn commands_that_cannot_be() {
-    let place = Place::new();
-    let refused = |words: &[&str], status, parts: &[&str]| place.record(&[], words).assert_failure(status, parts);
+fn impossible_commands_are_refused() {
+    let scratch = Scratch::new();
+    let refused = |words: &[&str], status, parts: &[&str]| scratch.record(&[], words).assert_failure(status, parts);
     refused(&["no-such-command-anywhere"], 127, &["no-such-command-anywhere", "not found"]);
     refused(&["/nowhere/program"], 127, &["/nowhere/program"]);
     refused(&["/tmp"], 126, &["directory"]);
     let file = |name: &str, bytes: &[u8], mode| {
-        std::fs::write(place.join(name), bytes).unwrap();
-        std::fs::set_permissions(place.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
-        place.join(name)
+        std::fs::write(scratch.join(name), bytes).unwrap();
+        std::fs::set_permissions(scratch.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+        scratch.join(name)
     };
     refused(&[&file("plain", b"#!/bin/sh\n", 0o644)], 126, &["permission", "chmod +x"]);
     refused(&[&file("script", b"#!/nowhere/interpreter\n", 0o755)], 127, &["/nowhere/interpreter"]);
@@ -113,24 +113,24 @@ fn commands_that_cannot_be() {
     header[4] = 2;
     header[18] = 183;
     refused(&[&file("foreign", &header, 0o755)], 126, &["another processor"]);
-    assert!(!Path::new(&place.join("t.trk")).exists());
-    assert!(!Path::new(&place.join("t.trk.part")).exists());
+    assert!(!Path::new(&scratch.join("t.trk")).exists());
+    assert!(!Path::new(&scratch.join("t.trk.part")).exists());
     trackway(&["record"]).assert_failure(1, &["no command"]);
 }
 
 #[test]
-fn outputs_that_cannot_be() {
+fn impossible_outputs_are_refused() {
     trackway(&["record", "-o", "/nowhere/t.trk", "--", "true"]).assert_failure(1, &["/nowhere/t.trk"]);
     trackway(&["record", "-o", "/proc/t.trk", "--", "true"]).assert_failure(1, &["/proc/t.trk"]);
 }
 
 #[test]
 fn devices_and_directories_are_not_replaced() {
-    let place = Place::new();
-    let pipe = place.join("pipe");
+    let scratch = Scratch::new();
+    let pipe = scratch.join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     trackway(&["record", "-o", &pipe, "--", "true"]).assert_failure(1, &[&pipe, "not a regular file"]);
-    let directory = place.join(".");
+    let directory = scratch.join(".");
     trackway(&["record", "-o", &directory, "--", "true"]).assert_failure(1, &["is a directory"]);
     trackway(&["demo", "-o", &directory]).assert_failure(1, &["is a directory"]);
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
@@ -138,32 +138,32 @@ fn devices_and_directories_are_not_replaced() {
 
 #[test]
 fn an_older_trace_survives_a_failure() {
-    let place = Place::new();
-    place.record(&[], &["true"]).assert_success();
-    let before = std::fs::read(place.join("t.trk")).unwrap();
-    assert_eq!(place.record(&[], &["no-such-command-anywhere"]).status, 127);
-    assert_eq!(std::fs::read(place.join("t.trk")).unwrap(), before);
+    let scratch = Scratch::new();
+    scratch.record(&[], &["true"]).assert_success();
+    let before = std::fs::read(scratch.join("t.trk")).unwrap();
+    assert_eq!(scratch.record(&[], &["no-such-command-anywhere"]).status, 127);
+    assert_eq!(std::fs::read(scratch.join("t.trk")).unwrap(), before);
 }
 
 #[test]
 fn a_program_killed_from_outside_leaves_a_trace() {
-    let place = Place::new();
-    let trace = place.join("t.trk");
+    let scratch = Scratch::new();
+    let trace = scratch.join("t.trk");
     // The shell executes the program by exec, so that its process number is that of the program.
-    let pid = place.join("pid");
+    let pid = scratch.join("pid");
     let script = format!("echo $$ > {pid}; while :; do :; done");
     let mut child = command().args(["record", "-o", &trace, "--", "sh", "-c", &script]).spawn().unwrap();
     let victim = wait_for_number(&pid);
     let killed = std::process::Command::new("kill").args(["-9", &victim]).status().unwrap();
     assert!(killed.success());
     assert_eq!(child.wait().unwrap().code(), Some(137));
-    assert_eq!(place.info()["exit"]["signal"], 9);
+    assert_eq!(scratch.info()["exit"]["signal"], 9);
 }
 
 #[test]
 fn a_killed_recorder_leaves_a_readable_part_and_a_living_program() {
-    let place = Place::new();
-    let (trace, pid, done) = (place.join("t.trk"), place.join("pid"), place.join("done"));
+    let scratch = Scratch::new();
+    let (trace, pid, done) = (scratch.join("t.trk"), scratch.join("pid"), scratch.join("done"));
     let script = format!(
         "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); [ $i = 20000 ] && echo 1 > {pid}; done; echo yes > {done}"
     );
@@ -200,9 +200,9 @@ fn wait_for_number(path: &str) -> String {
 
 #[test]
 fn the_report_has_what_benchmarks_need() {
-    let place = Place::new();
-    let report = place.join("report.json");
-    place.record(&["--report", &report], &["true"]).assert_success();
+    let scratch = Scratch::new();
+    let report = scratch.join("report.json");
+    scratch.record(&["--report", &report], &["true"]).assert_success();
     let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();
     for key in ["instructions", "file_bytes", "cpu_seconds", "peak_memory_bytes"] {
         assert!(json[key].as_f64().is_some(), "{key}");
@@ -211,23 +211,23 @@ fn the_report_has_what_benchmarks_need() {
 
 #[test]
 fn the_demo_shows_it_all() {
-    let place = Place::new();
-    let ran = trackway(&["demo", "--threads", "3", "--output", &place.join("t.trk")]).assert_success();
+    let scratch = Scratch::new();
+    let ran = trackway(&["demo", "--threads", "3", "--output", &scratch.join("t.trk")]).assert_success();
     let text = ran.text();
     for part in ["threads       3", "instructions", "unconditional indirect", "bits per instruction", "times as long"] {
         assert!(text.contains(part), "no '{part}' in {text}");
     }
-    assert_eq!(place.info()["threads"].as_array().unwrap().len(), 3);
+    assert_eq!(scratch.info()["threads"].as_array().unwrap().len(), 3);
 }
 
 /// BranchTest of Myers 2014: the descriptors of Figure 4.12, at the addresses where our copy of the
 /// program has them.
 #[test]
-fn the_seeds_branch_test() {
-    let place = Place::new();
+fn branch_test_gives_the_seeds_descriptors() {
+    let scratch = Scratch::new();
     let program: PathBuf = workloads::build("BranchTest", Variant::NoPie).unwrap();
-    assert_eq!(place.record(&[], &[&program.to_string_lossy()]).status, 5);
-    let text = trackway(&["dump", "-k", "control", "-d", "-t", "0", &place.join("t.trk")]).assert_success().text();
+    assert_eq!(scratch.record(&[], &[&program.to_string_lossy()]).status, 5);
+    let text = trackway(&["dump", "-k", "control", "-d", "-t", "0", &scratch.join("t.trk")]).assert_success().text();
     let expected = [
         "0, 0x00000000004004ec, 0x00000000004004f1, C, D, T jnbe 0x4004f1",
         "0, 0x00000000004004f5, 0x00000000004004f7, C, D, T jz 0x4004f7",
@@ -246,11 +246,11 @@ fn the_seeds_branch_test() {
 
 /// BranchEnumeration of Myers 2014: the descriptors of Figures 4.8 and 4.10.
 #[test]
-fn the_seeds_branch_enumeration() {
-    let place = Place::new();
+fn branch_enumeration_gives_the_seeds_descriptors() {
+    let scratch = Scratch::new();
     let program: PathBuf = workloads::build("BranchEnumeration", Variant::NoPie).unwrap();
-    assert_eq!(place.record(&[], &[&program.to_string_lossy()]).status, 18);
-    let text = trackway(&["dump", "-k", "control", "-d", "-t", "0", &place.join("t.trk")]).assert_success().text();
+    assert_eq!(scratch.record(&[], &[&program.to_string_lossy()]).status, 18);
+    let text = trackway(&["dump", "-k", "control", "-d", "-t", "0", &scratch.join("t.trk")]).assert_success().text();
     for expected in [
         "0, 0x00000000004004d3, 0x000000000040059e, C, D, NT jnbe 0x40059e",
         "0, 0x00000000004004d9, 0x000000000040059e, C, D, NT jnb 0x40059e",

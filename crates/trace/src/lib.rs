@@ -91,6 +91,7 @@ mod event;
 pub mod example;
 mod excerpt;
 mod instruction_index;
+mod ledger;
 mod live;
 #[doc(hidden)]
 pub mod measure;
@@ -124,6 +125,7 @@ pub use container::{Kind, PathHeader};
 pub use error::{Problem, ReadError, WriteError};
 pub use excerpt::{Excerpt, InstructionWindow};
 pub use instruction_index::InstructionIndex;
+pub use ledger::{Allocation, AllocationChange, AllocationLedger, OldBlock};
 pub use live::Live;
 pub use merge::Merged;
 pub use model::{

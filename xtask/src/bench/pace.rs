@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_typical() {
+    fn the_typical_time_is_the_median() {
         let times: Vec<f64> = (0..100).rev().map(f64::from).collect();
         assert_eq!(typical(times), Ok(10.0));
         assert!(typical(Vec::new()).is_err());

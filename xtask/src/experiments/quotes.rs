@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_and_signs() {
+    fn extremes_and_signs_are_quoted() {
         let quoted = |title: &str| fresh(&format!("[0.0](experiments/port.md#one \"{title}\")"));
         assert!(quoted("max; raw").unwrap().starts_with("[1 234.6]"));
         assert!(quoted("min; raw").unwrap().starts_with("[-0.1]"));

@@ -389,7 +389,7 @@ mod tests {
 
     /// Command lines of the thesis: Figures 4.14, 4.23 and 5.2, and one with all flags.
     #[test]
-    fn the_seeds_flags() {
+    fn the_seeds_flags_are_accepted() {
         let Ok(Verb::MlsTrace(tool)) = parse("trackway mlsTrace -a -store -- ./mm 16 -cs") else { panic!("refused") };
         assert!(tool.store && tool.common.ascii);
         assert_eq!(tool.common.source.command, ["./mm", "16", "-cs"]);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_spellings() {
+    fn our_own_spellings_are_accepted() {
         let line = "trackway mlvCFiat --cache-size 512B --line-size 16 --shared --no-shared-libs --routine a \
                     --skip 3 --length 4 --output x ls";
         let Ok(Verb::MlvCFiat(tool)) = parse(line) else { panic!("refused") };
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_arguments_are_refused() {
         for line in [
             "mcfTrace",
             "mcfTrace -i t.trk ls",

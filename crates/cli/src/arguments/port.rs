@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks() {
+    fn chunks_are_parsed() {
         let mut sizes = ChunkSizes::default();
         parse_chunks("diffTA=3,4").unwrap().apply(&mut sizes);
         assert_eq!(sizes.target.sizes(), (3, 4));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn techniques() {
+    fn techniques_are_parsed() {
         assert_eq!(parse_techniques("mcftr_e"), Ok(Techniques::One(Technique::McfTrE)));
         assert_eq!(parse_techniques("all"), Ok(Techniques::All));
         assert!(parse_techniques("mcfTR").unwrap_err().contains("mcfTR_b, mcfTR_e"));

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_and_weights() {
+    fn classes_and_weights_are_parsed() {
         assert_eq!(parse_classes("return"), Ok(&[Class::Return][..]));
         assert_eq!(parse_weight("conditional=2"), Ok((&Class::CONDITIONAL[..], 2)));
         assert!(parse_classes("ret").unwrap_err().contains("direct-call"));

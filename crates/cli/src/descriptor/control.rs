@@ -142,7 +142,7 @@ mod tests {
 
     /// The example of Figure 4.2.
     #[test]
-    fn the_descriptor_of_the_seed() {
+    fn descriptors_are_those_of_the_seed() {
         let plain = b"0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T\n";
         check(RecordFormat::Ascii, &CALL, None, plain);
         let assembly = b"0, 0x0000003f83200b03, 0x0000003f83201130, U, D, T call 0x3f83201130\n";
@@ -156,7 +156,7 @@ mod tests {
 
     /// Line 9 of Figure 4.3 and the classes of Figure 4.2.
     #[test]
-    fn classes_and_outcomes() {
+    fn classes_and_outcomes_have_letters() {
         let descriptor = Descriptor {
             thread: ThreadId::new(1),
             address: AppPc::new(0x7f5a_4099_6bbe),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_targets_say_so() {
+    fn unknown_targets_are_marked() {
         let jump = Descriptor { target: None, class: Class::UnconditionalIndirect, ..CALL };
         check(RecordFormat::Ascii, &jump, Some("jmp rax"), b"0, 0x0000003f83200b03, unknown, U, I, T jmp rax\n");
         let binary = b"\x00\x03\x0b\x20\x83\x3f\x00\x00\x00\0\0\0\0\0\0\0\0\x04";

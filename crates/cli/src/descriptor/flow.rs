@@ -176,7 +176,7 @@ mod tests {
 
     /// The examples of Figure 4.22; the last one lacks the target there.
     #[test]
-    fn the_descriptors_of_the_seed() {
+    fn descriptors_are_those_of_the_seed() {
         assert_eq!(ascii(0, OUTCOME_1, Some("jz 0x7f428fe34618")), "0, 1 jz 0x7f428fe34618\n");
         assert_eq!(ascii(1, CALL, Some("call rax")), "1, 1, T, 0x0000003f83e07780 call rax\n");
         assert_eq!(ascii(0, DIVISION, None), "0, 0, 78, 0x0000000000401000\n");
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_places() {
+    fn binary_records_have_their_sizes_and_types() {
         for (layout, sizes) in [(Layout::Fixed, [6, 15, 18]), (Layout::Last, [6, 15, 18]), (Layout::None, [5, 14, 17])]
         {
             assert_eq!([OUTCOME_1, CALL, DIVISION].map(|message| binary(layout, message).len()), sizes);

@@ -62,7 +62,7 @@ mod tests {
 
     /// The example of Figure 4.36.
     #[test]
-    fn the_descriptor_of_the_seed() {
+    fn descriptors_are_those_of_the_seed() {
         let line = written(RecordFormat::Ascii, 2, &[4, 0, 0, 0], Some("mov r8d, dword ptr [rax]"));
         assert_eq!(line, b"0, 2, 0x00000004 mov r8d, dword ptr [rax]\n");
         let plain = RecordFormat::Binary(BinaryOptions::default());

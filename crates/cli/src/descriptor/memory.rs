@@ -155,7 +155,7 @@ mod tests {
     };
 
     #[test]
-    fn the_fields_of_the_seed() {
+    fn fields_are_those_of_the_seed() {
         let plain = b"0, L, 0x0000003f83201156, 0x0000003f8341fb80, 8, 0x0000003f83201130\n";
         check(RecordFormat::Ascii, &LOAD, None, plain);
         // Line 9 of Figure 4.18.
@@ -193,7 +193,7 @@ mod tests {
 
     /// mlsTrace without -store; and values with their highest byte first.
     #[test]
-    fn loads_alone() {
+    fn loads_alone_have_no_letter() {
         let written = |format| {
             let mut lines = Vec::new();
             LOAD.write(format, Fields::Loads, None, &mut lines);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn binary_and_json() {
+    fn accesses_are_written_as_binary_and_json() {
         let binary = b"\0\0\x56\x11\x20\x83\x3f\0\0\0\x80\xfb\x41\x83\x3f\0\0\0\x08\x30\x11\x20\x83\x3f\0\0\0";
         assert_eq!(binary.len(), 1 + 1 + 8 + 8 + 1 + 8);
         check(RecordFormat::Binary(BinaryOptions::default()), &LOAD, None, binary);

@@ -108,7 +108,7 @@ pub fn count_step(counts: &mut Counts, step: &Step, part: Range<u32>) {
 pub fn count_event(counts: &mut Counts, event: &Event) {
     match event {
         Event::Syscall { .. } => counts.system_calls += 1,
-        Event::Signal { .. } => counts.signals += 1,
+        Event::Signal { signal, .. } if *signal != 0 => counts.signals += 1,
         Event::Lost => counts.lost += 1,
         _ => {}
     }
@@ -528,4 +528,21 @@ fn module_table(modules: &[ModuleJson]) -> String {
             .expect("a string takes everything");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::AppPc;
+
+    use super::*;
+
+    #[test]
+    fn a_cut_path_is_no_signal() {
+        let mut counts = Counts::default();
+        for signal in [0, 11] {
+            let event = Event::Signal { signal, pc: AppPc::NONE, handler: AppPc::NONE, tsc: Tsc::NONE };
+            count_event(&mut counts, &event);
+        }
+        assert_eq!(counts.signals, 1);
+    }
 }

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_line() {
+    fn the_summary_line_has_sizes_and_rates() {
         let mut summary = Summary { file_bytes: 1 << 20, ..Summary::default() };
         summary.totals.instructions = 83_886_080;
         summary.threads.push(trace::ThreadSummary::default());

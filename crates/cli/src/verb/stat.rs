@@ -112,7 +112,8 @@ impl Tally {
         count_event(self.threads.entry(thread).or_default(), event);
         match *event {
             Event::Syscall { number, .. } => *self.system_calls.entry(number).or_default() += 1,
-            Event::Signal { signal, .. } => *self.signals.entry(signal).or_default() += 1,
+            // Signal 0 is none: the recorder has cut the path there.
+            Event::Signal { signal, .. } if signal != 0 => *self.signals.entry(signal).or_default() += 1,
             _ => {}
         }
     }

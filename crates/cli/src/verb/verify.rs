@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict() {
+    fn problems_are_counted_in_the_verdict() {
         let sound = report(&[], 0);
         let checked = "t.trk: sound; 1 000 instructions in 10 steps could be read";
         assert_eq!(text(&sound), format!("{checked}; some indirect targets could not be checked\n"));

@@ -18,9 +18,10 @@ use wire::code::{
 };
 use wire::word;
 
-const TRACES: [(&str, &[u8]); 2] = [
+const TRACES: [(&str, &[u8]); 3] = [
     ("version-1", include_bytes!("../../../trace/tests/fixtures/version-1.trk")),
     ("version-2-values", include_bytes!("../../../trace/tests/fixtures/version-2-values.trk")),
+    ("version-3-allocations", include_bytes!("../../../trace/tests/fixtures/version-3-allocations.trk")),
 ];
 
 /// Writes all inputs.

@@ -4,9 +4,11 @@ use std::io::Write;
 use std::ops::Range;
 
 use serde::Serialize;
-use trace::{AppPc, Event, MappingCall, RoutineKind, Step, ThreadId, Trace};
+use trace::{
+    Allocation, AllocationChange, AllocationLedger, AppPc, Event, MappingCall, OldBlock, RoutineKind, Step, ThreadId,
+    Trace,
+};
 
-use crate::allocations::{Allocation, Change, Ledger, OldBlock};
 use crate::output::{LineBuffer, Stopped};
 use crate::select::Visitor;
 use crate::symbolizer::Symbolizer;
@@ -14,7 +16,7 @@ use crate::symbolizer::Symbolizer;
 /// Writes a line for each call of an allocation routine and each mapping.
 pub struct AllocationWriter<'t> {
     trace: &'t Trace,
-    ledger: Ledger,
+    ledger: AllocationLedger,
     symbolizer: Symbolizer<'t>,
     lines: LineBuffer,
     json: bool,
@@ -44,7 +46,7 @@ struct Line<'l> {
 
 impl<'t> AllocationWriter<'t> {
     pub fn new(trace: &'t Trace, lines: LineBuffer, json: bool) -> Self {
-        Self { trace, ledger: Ledger::default(), symbolizer: Symbolizer::new(trace), lines, json }
+        Self { trace, ledger: AllocationLedger::default(), symbolizer: Symbolizer::new(trace), lines, json }
     }
 
     /// Writes the calls that have not returned, and writes out everything.
@@ -55,14 +57,14 @@ impl<'t> AllocationWriter<'t> {
         self.lines.finish()
     }
 
-    fn write(&mut self, thread: ThreadId, change: &Change) {
+    fn write(&mut self, thread: ThreadId, change: &AllocationChange) {
         let addresses: Vec<AppPc> = self.trace.call_stack(change.stack()).collect();
         let image = self.ledger.image();
         let name = |&address: &AppPc| self.symbolizer.return_address(image, address).to_owned();
         let frames: Vec<String> = addresses.iter().map(name).collect();
         let mut line = match change {
-            Change::Allocation(allocation) => Line::of_allocation(allocation, thread, &frames),
-            Change::Mapping(call) => Line::of_mapping(call, thread, &frames),
+            AllocationChange::Allocation(allocation) => Line::of_allocation(allocation, thread, &frames),
+            AllocationChange::Mapping(call) => Line::of_mapping(call, thread, &frames),
         };
         let written = if self.json {
             line.stack = addresses.iter().map(|address| format!("{address:#x}")).collect();

@@ -25,7 +25,7 @@ impl<'s> ScopeWriter<'s> {
         Self { trace, scopes, trackers: BTreeMap::new(), lines, json }
     }
 
-    /// Leaves what was not left where the selection ends, and writes out everything.
+    /// Ends the scopes that have not ended where the selection ends, and writes out everything.
     pub fn finish(mut self) -> Result<(), Stopped> {
         let (scopes, json) = (self.scopes, self.json);
         for (thread, mut tracker) in self.trackers {
@@ -54,7 +54,7 @@ impl Visitor for ScopeWriter<'_> {
 /// Appends the line of a change of scope. Iterations have none; where a loop is left, they are
 /// counted.
 fn write(scopes: &Scopes, thread: ThreadId, event: ScopeEvent, json: bool, lines: &mut Vec<u8>) {
-    let (what, function, place, count) = match event {
+    let (change, function, index, count) = match event {
         ScopeEvent::Enter { function, recursion } => ("enter", function, None, ("recursion", u64::from(recursion))),
         ScopeEvent::Exit { function, recursion } => ("exit", function, None, ("recursion", u64::from(recursion))),
         ScopeEvent::EnterLoop { function, index } => ("enter loop", function, Some(index), ("trips", 0)),
@@ -62,17 +62,17 @@ fn write(scopes: &Scopes, thread: ThreadId, event: ScopeEvent, json: bool, lines
         ScopeEvent::Iterate { .. } => return,
     };
     let (name, entry) = scopes::function(scopes, function);
-    let address = place.map_or(entry, |index| scopes::loop_entry(scopes, function, index));
+    let address = index.map_or(entry, |index| scopes::loop_entry(scopes, function, index));
     let (unit, count) = count;
     let written = if json {
         let line = serde_json::json!({
-            "thread": thread.get(), "scope": what, "function": name, "address": format!("{address:#x}"), unit: count,
+            "thread": thread.get(), "scope": change, "function": name, "address": format!("{address:#x}"), unit: count,
         });
         writeln!(lines, "{line}")
     } else {
         match count {
-            0 => writeln!(lines, "{thread}, {what}, {name}, {address:#x}"),
-            _ => writeln!(lines, "{thread}, {what}, {name}, {address:#x}, {unit} {count}"),
+            0 => writeln!(lines, "{thread}, {change}, {name}, {address:#x}"),
+            _ => writeln!(lines, "{thread}, {change}, {name}, {address:#x}, {unit} {count}"),
         }
     };
     written.expect("a vector takes everything");

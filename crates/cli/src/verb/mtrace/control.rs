@@ -104,7 +104,7 @@ mod tests {
 
     /// Figure 4.3.
     #[test]
-    fn the_statistics_of_the_seed() {
+    fn statistics_are_those_of_the_seed() {
         let tool = BranchTool { instructions: 1_000_000, branches: [3733, 4968, 129_517, 131_116] };
         let text = tool.text(&Run { skipped: 3_000_000, ..Run::default() });
         let expected = "mcfTrace: Traced 1000000 instructions\n\

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn files_are_named_after_the_option_or_the_time() {
         let names = |flags| {
             let names = FileNames::new("mcfTrace", &common(flags)).unwrap();
             [names.descriptors, names.statistics].map(|path| path.display().to_string())
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_kept() {
+    fn files_end_at_the_limit() {
         let directory = tempfile::tempdir().unwrap();
         let names = FileNames::of(&directory.path().join("x"), &common(""));
         let mut common = common("");

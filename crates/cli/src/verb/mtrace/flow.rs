@@ -149,7 +149,7 @@ fn text(counted: &flow::FlowStatistics, run: &Run) -> String {
     let (conditional, indirect) = (counted.conditional(), counted.indirect());
     let unknown = match counted.targets_unknown {
         0 => String::new(),
-        count => format!("\t{} targets unknown: the trace does not tell\n", share(count, indirect)),
+        count => format!("\t{} targets unknown: not in the trace\n", share(count, indirect)),
     };
     let mut text = format!(
         "mcfTRaptor: Instrumentation Time {:.2} ms\n\
@@ -186,7 +186,7 @@ mod tests {
 
     /// Figure 4.23, which does not have the number of instructions.
     #[test]
-    fn the_statistics_of_the_seed() {
+    fn statistics_are_those_of_the_seed() {
         let counted = flow::FlowStatistics {
             instructions: 7,
             outcomes_predicted: 5_040_574,
@@ -212,6 +212,6 @@ mod tests {
         assert_eq!(text(&counted, &run), expected);
         let text = text(&flow::FlowStatistics { targets_unknown: 1, ..counted }, &run);
         assert!(text.contains("\n58904 unconditional indirect branches\n"), "{text}");
-        assert!(text.contains("mispredicted\n\t1 ( %0.00 ) targets unknown: the trace does not tell\n0 exc"));
+        assert!(text.contains("mispredicted\n\t1 ( %0.00 ) targets unknown: not in the trace\n0 exc"));
     }
 }

@@ -211,7 +211,7 @@ mod tests {
 
     /// Figure 4.38, the lines that are not empty.
     #[test]
-    fn the_statistics_of_the_seed() {
+    fn statistics_are_those_of_the_seed() {
         let mut counted = loads::LoadStatistics { instructions: 27_329_641, ..loads::LoadStatistics::default() };
         let cache = [(177_687, 4534), (7195, 1900), (3_672_973, 3584), (907_307, 13_357), (0, 0), (4210, 88)];
         let flags = [(136_310, 13_283), (5329, 1832), (3_564_260, 5817), (556_745, 16_219), (0, 0), (3095, 21)];

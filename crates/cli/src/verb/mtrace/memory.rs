@@ -152,7 +152,7 @@ mod tests {
 
     /// Figure 4.14, loads.
     #[test]
-    fn the_statistics_of_the_seed() {
+    fn statistics_are_those_of_the_seed() {
         let loads = [125_272, 8284, 1_467_034, 245_226, 0, 837, 0, 0];
         let tool = AccessTool { loads, instructions: 11_636_618, ..AccessTool::new(true) };
         let text = tool.text(&Run { milliseconds: 3838.15, threads: 8, ..Run::default() });

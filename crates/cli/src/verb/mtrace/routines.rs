@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_linker_lists() {
+    fn libraries_that_the_linker_lists_are_parsed() {
         let path = |line| listed_path(line).map(|path| path.display().to_string());
         assert_eq!(path("\tlibc.so.6 => /lib/x/libc.so.6 (0x00007f0000)").as_deref(), Some("/lib/x/libc.so.6"));
         assert_eq!(

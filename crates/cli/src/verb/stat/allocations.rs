@@ -5,9 +5,8 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use serde::Serialize;
-use trace::{AppPc, Event, Step, ThreadId, Trace};
+use trace::{Allocation, AllocationChange, AllocationLedger, AppPc, Event, Step, ThreadId, Trace};
 
-use crate::allocations::{Allocation, Change, Ledger};
 use crate::arguments::Stat;
 use crate::digits::grouped;
 use crate::output::Stopped;
@@ -40,7 +39,7 @@ struct CallSiteJson {
 
 #[derive(Default)]
 struct Counter {
-    ledger: Ledger,
+    ledger: AllocationLedger,
     allocations: u64,
     bytes: u64,
     frees: u64,
@@ -68,8 +67,8 @@ impl select::Visitor for Counter {
 
     fn event(&mut self, thread: ThreadId, event: &Event) -> Result<(), Stopped> {
         match self.ledger.event(thread, event) {
-            Some(Change::Allocation(allocation)) => self.add(&allocation),
-            Some(Change::Mapping(_)) => self.mappings += 1,
+            Some(AllocationChange::Allocation(allocation)) => self.add(&allocation),
+            Some(AllocationChange::Mapping(_)) => self.mappings += 1,
             None => {}
         }
         Ok(())

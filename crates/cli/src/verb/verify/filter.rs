@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict() {
+    fn wrong_steps_are_named_in_the_verdict() {
         let sound = "t.trk: mcfTRaptor, private: all steps decoded; 1 200 steps compared, \
                      10 messages for 1 000 branches in 5 000 instructions\n";
         assert_eq!(text(&report(0)), sound);

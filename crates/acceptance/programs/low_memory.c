@@ -31,5 +31,5 @@ int main(int count, char **words) {
     for (double end = now() + 2; now() < end;)
         for (unsigned long at = FIRST; at < LAST; at += STEP)
             wrong += *(volatile unsigned long *)at != at;
-    printf("%s, wrong %lu\n", chunks > 1000 ? "settled" : "no room", wrong);
+    printf("%s, wrong %lu\n", chunks > 1000 ? "mapped" : "no room", wrong);
 }
