@@ -16,6 +16,7 @@ use crate::packages;
 mod before;
 mod locks;
 mod measure;
+mod memory;
 mod pace;
 mod page;
 mod programs;
@@ -39,7 +40,8 @@ pub struct Arguments {
     #[arg(long)]
     json: bool,
     /// Only these programs, separated by commas; `pace` is the pace after detaching, `locks` the
-    /// cost of synchronisation, `seek` the time to a place in a long trace.
+    /// cost of synchronisation, `seek` the time to a place in a long trace, `memory` the speed of
+    /// compressing memory accesses.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     programs: Vec<String>,
     /// Leave valgrind out.
@@ -81,6 +83,10 @@ pub struct Report {
     /// The time to a place in a long trace; with the others or by `--programs seek`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seek: Option<Result<FurtherTable, MissingResult>>,
+    /// The speed of compressing memory accesses; with the others or by `--programs memory`. Records
+    /// before 2026-11-19 lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Result<FurtherTable, MissingResult>>,
 }
 
 /// A table beside those of the programs: its rows as data, and as they are printed.
@@ -170,11 +176,19 @@ const LOCKS: &str = "locks";
 /// In place of a program: only the time to a place in a long trace.
 const SEEK: &str = "seek";
 
+/// In place of a program: only the speed of compressing memory accesses.
+const MEMORY: &str = "memory";
+
 /// The note below the table of programs that synchronise.
 const LOCKS_NOTE: &str = "Sizes are bits per instruction; that of the tree is over the trace of one thread.";
 
 /// The note below the table of times to a place in a trace.
 const SEEK_NOTE: &str = "Times are those of whole commands, the best of five runs.";
+
+/// The note below the table of speeds of compression.
+const MEMORY_NOTE: &str = "Speeds are millions of accesses per second, the best of the rounds: of the detector of \
+    regular sections and of SEQUITUR with its rows on one core, of both together, of VPC3 with its second stage, and \
+    of the whole command `memory compress`, which reads the trace on other cores.";
 
 /// In place of a number that `--no-valgrind` leaves out.
 const NOT_ASKED_FOR: &str = "not asked for";
@@ -220,6 +234,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     let pace = wants(PACE).then(|| pace::measure(&bench.trackway, bench.directory.path()));
     let locks = wants(LOCKS).then(|| bench.locks());
     let seek = wants(SEEK).then(|| bench.seek());
+    let memory = wants(MEMORY).then(|| bench.memory());
     let report = Report {
         command: command_line(arguments),
         date: machine::today(),
@@ -229,6 +244,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         pace: pace.map(|pace| pace.map_err(|problem| MissingResult { problem })),
         locks: locks.map(|locks| locks.map_err(|problem| MissingResult { problem })),
         seek: seek.map(|seek| seek.map_err(|problem| MissingResult { problem })),
+        memory: memory.map(|memory| memory.map_err(|problem| MissingResult { problem })),
     };
     let json = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
     if arguments.json {
@@ -237,7 +253,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
         print!("{}", table::text(&report));
     }
     let missing = report.programs.iter().find_map(|row| row.result.as_ref().err());
-    let further = [report.locks.as_ref(), report.seek.as_ref()].into_iter().flatten();
+    let further = [report.locks.as_ref(), report.seek.as_ref(), report.memory.as_ref()].into_iter().flatten();
     let further = further.filter_map(|table| table.as_ref().err()).next();
     let pace = report.pace.as_ref().and_then(|pace| pace.as_ref().err());
     if let Some(missing) = missing.or(further).or(pace) {
@@ -253,7 +269,7 @@ fn select(names: &[String]) -> Result<Vec<&'static Program>, String> {
     let known = || PROGRAMS.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
     names
         .iter()
-        .filter(|name| ![PACE, LOCKS, SEEK].contains(&name.as_str()))
+        .filter(|name| ![PACE, LOCKS, SEEK, MEMORY].contains(&name.as_str()))
         .map(|name| PROGRAMS.iter().find(|program| program.name == name))
         .map(|found| found.ok_or_else(|| format!("there are only these programs: {}", known())))
         .collect()
@@ -328,6 +344,11 @@ impl Bench {
     fn seek(&self) -> Result<FurtherTable, String> {
         let rows = seek::measure(&self.trackway, self.directory.path(), self.scale)?;
         FurtherTable::new(&rows, seek::cells(&rows), SEEK_NOTE)
+    }
+
+    fn memory(&self) -> Result<FurtherTable, String> {
+        let rows = memory::measure(&self.trackway, self.directory.path(), self.scale, self.rounds)?;
+        FurtherTable::new(&rows, memory::cells(&rows), MEMORY_NOTE)
     }
 
     fn none(&self, command: &[String], native: f64) -> Result<PeerResult, String> {

@@ -1,6 +1,6 @@
-//! `cargo xtask experiments`: repeats the measurements of the theses, keeps all tables and a
-//! selection of figures under docs/experiments/, and updates the numbers that docs/experiments.md
-//! quotes from them.
+//! `cargo xtask experiments`: repeats the measurements of the theses and of METRIC, keeps all tables
+//! and a selection of figures under docs/experiments/, and updates the numbers that
+//! docs/experiments.md quotes from them.
 
 mod quotes;
 
@@ -9,12 +9,13 @@ use std::process::Command;
 
 use crate::{build_trackway, machine, packages, root};
 
-/// Repeat the measurements of the theses, and keep tables and figures under docs/experiments/.
+/// Repeat the measurements of the theses and of METRIC, and keep tables and figures under
+/// docs/experiments/.
 ///
-/// Takes about half an hour on an idle machine with two cores.
+/// Takes a little more than half an hour on an idle machine with two cores.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Experiments: mtrace, port, segment; by default all of them.
+    /// Experiments: mtrace, port, segment, metric; by default all of them.
     names: Vec<String>,
     #[command(flatten)]
     packages: packages::Arguments,
@@ -28,7 +29,7 @@ struct Experiment {
     figures: &'static [&'static str],
 }
 
-const EXPERIMENTS: [Experiment; 3] = [
+const EXPERIMENTS: [Experiment; 4] = [
     Experiment {
         name: "mtrace",
         title: "mTrace (Myers 2014, chapters 5 and 6)",
@@ -52,6 +53,11 @@ const EXPERIMENTS: [Experiment; 3] = [
         name: "segment",
         title: "Traces out of executions (Hadjipavlou 2025, chapter 7)",
         figures: &["figure-7-1-perl", "figure-7-2-perl", "figure-7-3-perl", "figure-7-4", "table-7-1", "table-7-9"],
+    },
+    Experiment {
+        name: "metric",
+        title: "Memory traces (METRIC, section 5)",
+        figures: &["table-1", "finding", "figure-7"],
     },
 ];
 
@@ -136,9 +142,9 @@ mod tests {
 
     #[test]
     fn experiments_are_found() {
-        assert_eq!(chosen(&[]).unwrap().len(), 3);
+        assert_eq!(chosen(&[]).unwrap().len(), 4);
         assert_eq!(chosen(&["port".into()]).unwrap()[0].name, "port");
-        assert!(chosen(&["prt".into()]).err().unwrap().contains("there are mtrace, port, segment"));
+        assert!(chosen(&["prt".into()]).err().unwrap().contains("there are mtrace, port, segment, metric"));
     }
 
     /// Every number that the page quotes is the one in the table that it links to.

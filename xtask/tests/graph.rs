@@ -34,7 +34,7 @@ port -> cache filter predict replay trace
 segment -> effects isa trace; tests: wire
 scope -> entity isa symbols trace; tests: wire
 memory -> codec entity isa scope trace wire
-experiment -> filter port report segment trace workloads
+experiment -> filter memory port report scope segment trace workloads
 trackway -> cache capture experiment filter isa memory mtrace port predict \
     recording replay report scope segment symbols trace workloads; tests: wire
 acceptance -> cache filter isa memory mtrace oracle port predict replay scope segment trace wire workloads

@@ -9,6 +9,7 @@ use acceptance::{Call, Data, ProcessOutput, RecordedCall, process, tool, trackwa
 use memory::{MemoryCodec, MemoryTrace};
 use serde_json::Value;
 use trace::Trace;
+use workloads::{Exit, Variant};
 
 fn run(arguments: &[&str], files: &[&Path]) -> ProcessOutput {
     process::run(Command::new(trackway()).args(arguments).args(files))
@@ -183,4 +184,61 @@ fn bad_input_is_refused_in_a_sentence() {
     std::fs::write(&out, &bytes[..bytes.len() - 1]).unwrap();
     let text = refused(&["memory", "expand"], &[&out]);
     assert!(text.contains("is damaged at byte"), "{text}");
+}
+
+/// The experiment reports for each codec what the command does.
+#[test]
+fn the_experiment() {
+    let directory = tempfile::tempdir().unwrap();
+    let experiment = |words: &[&str], files: &[&Path]| {
+        let mut command = Command::new(trackway());
+        command.args(["experiment", "metric"]).args(words).args(files);
+        let finished = process::run(command.current_dir(directory.path()));
+        assert_eq!(finished.exit, Exit::Status(0), "{}", finished.stderr_text());
+        finished.stdout_text().to_string()
+    };
+    let executable = workloads::build("fft", Variant::Pie).unwrap();
+    let recorded = Call::new(executable).args(["1", "4"]).data(Data::Addresses).recorded();
+    let words = ["--second-stage", "zstd", "--repeat", "2", "--json"];
+    let rows: Value = serde_json::from_str(&experiment(&words, &[&recorded.path])).unwrap();
+    let rounds = rows[0]["rounds"].as_array().unwrap();
+    assert!(rows.as_array().unwrap().len() == 1 && rounds.len() == 2 && rounds[0]["run_seconds"].is_null(), "{rows}");
+    let out = directory.path().join("t.mem");
+    for codec in MemoryCodec::ALL {
+        let report = compress(&recorded.path, codec, &out, &["--no-scopes"]);
+        for round in rounds {
+            let own = &round["codecs"][codec.name()];
+            for key in ["compressed_bytes", "rate", "symbols", "regular_sections", "irregular_accesses"] {
+                assert_eq!(own[key], report[key], "{codec} {key}");
+            }
+            assert_eq!(round["accesses"], report["accesses"]);
+            assert_eq!(round["points"], report["points"]);
+        }
+    }
+    let small = ["--accesses", "50k", "--repeat", "1"];
+    let words = [&small[..], &["--programs", "matmul,sort,fft", "--markdown", "--plots", "plots"]].concat();
+    let text = experiment(&words, &[]);
+    for name in ["table-1", "finding", "bytes", "figure-7", "speed"] {
+        assert!(text.contains(&format!("<a id=\"{name}\"></a>")), "{name}: {text}");
+        assert!(directory.path().join("plots").join(name).with_extension("csv").exists(), "{name}");
+    }
+    assert!(
+        ["table-1", "finding", "figure-7"]
+            .iter()
+            .all(|name| directory.path().join(format!("plots/{name}.svg")).exists())
+    );
+    let rates = text.split("<a id=").find(|part| part.contains("Table I:")).unwrap();
+    for program in ["matmul", "sort", "fft"] {
+        let row = rates.lines().find(|line| line.starts_with(&format!("| {program} |"))).unwrap();
+        assert!(row.contains("| 0.05 |"), "accesses in millions: {row}");
+    }
+    let finished = run(&["experiment", "metric", "--programs", "nothing"], &[]);
+    assert!(finished.stderr_text().contains("there are fft, radix"), "{}", finished.stderr_text());
+    let control = Call::new(tool::required("true")).recorded();
+    let finished = run(&["experiment", "metric"], &[&control.path]);
+    assert!(
+        finished.exit == Exit::Status(1) && finished.stderr_text().contains("--data"),
+        "{}",
+        finished.stderr_text()
+    );
 }

@@ -385,13 +385,14 @@ pub enum Format {
     Binary,
 }
 
-/// Repeat the measurements of three theses with our own programs; docs/experiments.md compares the
-/// results.
+/// Repeat the measurements of three theses and a paper with our own programs; docs/experiments.md
+/// compares the results.
 #[derive(Subcommand, Debug)]
 pub enum Experiment {
     Mtrace(ExperimentMtrace),
     Port(port::ExperimentPort),
     Segment(segment::ExperimentSegment),
+    Metric(memory::ExperimentMetric),
 }
 
 /// Repeat Tables 5.1 to 5.4 and 6.1 to 6.16 and Figures 6.1 to 6.3 of Myers 2014: the instruction

@@ -36,6 +36,8 @@ pub enum Error {
     Damaged { path: PathBuf, error: ReadError },
     #[error("{0} executes nothing there")]
     Empty(String),
+    #[error("{0} makes no memory accesses")]
+    NoAccesses(String),
     /// Techniques, sizes or cores that cannot be combined.
     #[error("{0}")]
     Settings(String),

@@ -1,10 +1,11 @@
-//! Experiments of the theses: runs policies, techniques and tools over traces and programs, on all
-//! processors.
+//! Experiments of the theses and of METRIC: runs policies, techniques, tools and codecs over traces
+//! and programs, on all processors.
 //!
 //! [`mtrace`] repeats the measurements of Myers 2014, [`port`] those of Tewar 2015, [`segment`]
-//! those of Hadjipavlou 2025. Each has an `Experiment`, which checks its options before the long
-//! work, and a `Study`, which holds the measurements and returns [`Findings`]: tables, figures and
-//! JSON. [`port::Survey`] and [`segment::segment_trace`] do the same work for one trace.
+//! those of Hadjipavlou 2025, [`metric`] those of METRIC. Each has an `Experiment`, which checks
+//! its options before the long work, and a `Study`, which holds the measurements and returns
+//! [`Findings`]: tables, figures and JSON. [`port::Survey`] and [`segment::segment_trace`] do the
+//! same work for one trace.
 //!
 //! [`programs`] builds our own parallel programs, `debian` prepares programs of the distribution.
 //! Both are recorded with the `trackway` command, whose path the caller gives. This crate knows no
@@ -16,6 +17,7 @@ mod error;
 mod observer;
 mod spread;
 
+pub mod metric;
 pub mod mtrace;
 pub mod port;
 pub mod programs;

@@ -55,7 +55,7 @@ impl Runs {
 
     /// Returns the size for a run of about a hundred million instructions.
     pub(crate) fn long_size_of(&self, program: &str) -> Result<String, Error> {
-        sizes_of(program).map(|[_, long]| self.given_size(long))
+        long_size(program).map(|long| self.given_size(long))
     }
 
     fn given_size(&self, usual: &str) -> String {
@@ -63,9 +63,19 @@ impl Runs {
     }
 }
 
+/// Returns the size with which a program executes about a hundred million instructions.
+pub(crate) fn long_size(program: &str) -> Result<&'static str, Error> {
+    sizes_of(program).map(|[_, long]| long)
+}
+
+/// Returns the names of all programs.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    SIZES.iter().map(|(name, _)| *name)
+}
+
 fn sizes_of(program: &str) -> Result<[&'static str; 2], Error> {
     let found = SIZES.iter().find(|(name, _)| *name == program);
-    let known = || SIZES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let known = || names().collect::<Vec<_>>().join(", ");
     found.map(|(_, sizes)| *sizes).ok_or_else(|| Error::UnknownProgram {
         kind: "program",
         name: program.to_owned(),
@@ -136,6 +146,14 @@ impl<'w> Workspace<'w> {
         }
         let last = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
         Err(Error::Status { command: program.join(" "), status: output.status, message: format!(": {last}") })
+    }
+
+    /// Runs a program by itself in this directory, with this environment and no other, and returns
+    /// the seconds that it took.
+    pub(crate) fn time_natively(&self, program: &[String], environment: &[(&str, &str)]) -> Result<f64, Error> {
+        let mut command = Command::new(program.first().map_or("", String::as_str));
+        command.args(program.iter().skip(1)).current_dir(self.directory());
+        timed(command.env_clear().envs(environment.iter().copied()).stderr(Stdio::null()))
     }
 
     /// Runs the command and returns the seconds that it took.

@@ -41,7 +41,7 @@ impl Default for CompressionOptions {
     }
 }
 
-/// Processor time of the parts of compression.
+/// Wall-clock time of the parts of compression, all of it in the thread that compresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompressionTimes {
     /// Finding regular sections.
@@ -69,7 +69,28 @@ pub struct CompressionSummary {
     pub irregular_accesses: u64,
     /// Bytes of the file.
     pub bytes: u64,
+    /// Bytes of grammars, and of regular sections and irregular addresses, after the second stage.
+    pub order_bytes: u64,
+    pub address_bytes: u64,
     pub times: CompressionTimes,
+}
+
+/// Bytes of an access before compression, as METRIC counts them (section 5.3): 4 for a 32-bit
+/// address and 2 for the access point.
+const METRIC_RECORD_BYTES: u64 = 6;
+
+impl CompressionSummary {
+    /// Returns the bytes of all accesses before compression, as METRIC counts them.
+    #[must_use]
+    pub fn raw_bytes(&self) -> u64 {
+        self.accesses.saturating_mul(METRIC_RECORD_BYTES)
+    }
+
+    /// Returns METRIC's compression rate: [`Self::raw_bytes`] divided by the bytes of the file.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.raw_bytes() as f64 / self.bytes as f64
+    }
 }
 
 /// Accesses that are collected before they are compressed.
@@ -229,6 +250,11 @@ impl<W: Write> MemoryTraceWriter<W> {
     }
 
     fn put(&mut self, kind: Kind, thread: ThreadId, content: &[u8]) -> io::Result<()> {
+        match kind {
+            Kind::Order => self.summary.order_bytes += content.len() as u64,
+            Kind::Addresses => self.summary.address_bytes += content.len() as u64,
+            _ => {}
+        }
         self.chunks.put(kind, thread.get(), content)
     }
 

@@ -102,6 +102,13 @@ impl Chart<Bars> {
         self.series.last_mut().expect("it was just added").ranges = ranges;
         self
     }
+
+    /// Draws the bars of a category on top of each other, the first series at the bottom, instead of
+    /// side by side. For values above zero without ranges, on a linear axis.
+    pub fn stacked(mut self) -> Self {
+        self.kind.stacked = true;
+        self
+    }
 }
 
 const WIDTH: f64 = 900.0;
@@ -157,7 +164,7 @@ impl<Kind: Marks + Default> Chart<Kind> {
     }
 
     fn up(&self) -> Axis {
-        let values = self.series.iter().flat_map(Series::heights);
+        let values = self.kind.heights(&self.series).into_iter();
         if self.log_y {
             return Axis::logarithmic(values, Kind::FROM_ZERO);
         }

@@ -77,6 +77,10 @@ pub trait Marks {
     /// Width of a sample in the legend.
     const SAMPLE_WIDTH: f64;
     fn across(&self, series: &[Series], logarithmic: bool) -> Axis;
+    /// Returns all y values that the axis has to show.
+    fn heights(&self, series: &[Series]) -> Vec<f64> {
+        series.iter().flat_map(Series::heights).collect()
+    }
     fn min_width(&self, series: &[Series]) -> f64;
     fn svg(&self, plot: &Plot, series: &[Series]) -> String;
     /// Returns the sample beside a name in the legend, from `at` to the right.
@@ -230,10 +234,11 @@ impl Marks for Lines {
     }
 }
 
-/// Groups of bars: for each category, one bar of each series.
+/// Groups of bars: for each category, one bar of each series, side by side or stacked.
 #[derive(Default)]
 pub struct Bars {
     pub(crate) categories: Vec<String>,
+    pub(crate) stacked: bool,
 }
 
 impl Bars {
@@ -244,6 +249,16 @@ impl Bars {
     fn count(&self, series: &[Series]) -> usize {
         series.iter().map(|series| series.points.len()).fold(self.categories.len(), usize::max)
     }
+
+    /// Returns the number of bars side by side in a category.
+    fn abreast(&self, series: &[Series]) -> usize {
+        if self.stacked { 1 } else { series.len().max(1) }
+    }
+}
+
+/// Returns a value, or nothing in the place of one that cannot be shown.
+fn finite(value: f64) -> f64 {
+    if value.is_finite() { value } else { 0.0 }
 }
 
 /// Draws a whisker over a range, with ends half as wide as a bar. Draws nothing if the range cannot
@@ -268,24 +283,37 @@ impl Marks for Bars {
         Axis::categories((0..self.count(series)).map(|category| self.name(category).to_owned()))
     }
 
+    /// Of stacked bars, their ends.
+    fn heights(&self, series: &[Series]) -> Vec<f64> {
+        if !self.stacked {
+            return series.iter().flat_map(Series::heights).collect();
+        }
+        let value = |series: &Series, category: usize| series.points.get(category).map_or(0.0, |&(_, y)| finite(y));
+        (0..self.count(series)).map(|category| series.iter().map(|series| value(series, category)).sum()).collect()
+    }
+
     /// Keeps bars visible and labels apart.
     fn min_width(&self, series: &[Series]) -> f64 {
-        self.count(series) as f64 * (series.len() as f64 * 3.0 / FILLED_SHARE).max(24.0)
+        self.count(series) as f64 * (self.abreast(series) as f64 * 3.0 / FILLED_SHARE).max(24.0)
     }
 
     fn svg(&self, plot: &Plot, all: &[Series]) -> String {
         let mut svg = String::new();
         let category = (plot.right - plot.left) / self.count(all).max(1) as f64;
-        let width = (category * FILLED_SHARE / all.len().max(1) as f64).min(BAR_WIDTH_MAX);
-        // Logarithmic axes have no zero; there, bars begin at the axis.
-        let baseline = plot.y(0.0).unwrap_or(plot.bottom);
+        let abreast = self.abreast(all);
+        let width = (category * FILLED_SHARE / abreast as f64).min(BAR_WIDTH_MAX);
+        // Where the next bar of each category begins.
+        let mut bases = vec![0.0; self.count(all)];
         for (number, series) in all.iter().enumerate() {
-            for (category, &(middle, value)) in series.points.iter().enumerate() {
-                let Some((x, y)) = plot.point((middle, value)) else { continue };
-                let x = x + (number as f64 - all.len() as f64 / 2.0) * width;
+            for ((category, &(middle, value)), base) in series.points.iter().enumerate().zip(&mut bases) {
+                let Some((x, y)) = plot.point((middle, *base + value)) else { continue };
+                let x = x + ((number % abreast) as f64 - abreast as f64 / 2.0) * width;
                 let hint = format!("{}, {}: {value}", self.name(category), series.name);
+                // Logarithmic axes have no zero; there, bars begin at the axis.
+                let baseline = plot.y(*base).unwrap_or(plot.bottom);
                 let size = (width - (width / 8.0).min(1.0), (baseline - y).abs());
                 svg += &rectangle((x, y.min(baseline)), size, color(number, all.len()), &hint);
+                *base += if self.stacked { finite(value) } else { 0.0 };
                 if let Some(&range) = series.ranges.get(category) {
                     svg += &whisker(plot, x + size.0 / 2.0, range, size.0);
                 }

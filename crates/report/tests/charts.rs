@@ -69,6 +69,28 @@ fn ranges_are_drawn_over_bars() {
     }
 }
 
+/// Each bar begins where the one below it ends, and a value that cannot be shown is left out.
+#[test]
+fn stacked_bars_stand_on_each_other() {
+    let chart = Chart::bars("Times").categories(["a", "b"]).stacked();
+    let svg = chart.series("one", [1.0, f64::NAN]).series("two", [2.0, 4.0]).series("three", [4.0, 1.0]).svg();
+    check_places(&svg);
+    let document = Document::parse(&svg).unwrap();
+    let bar = |hint: &str| {
+        let has_hint = |node: &roxmltree::Node| node.children().any(|child| child.text() == Some(hint));
+        let node = document.descendants().filter(|node| node.has_tag_name("rect")).find(has_hint).unwrap();
+        ["x", "y", "height"].map(|name| node.attribute(name).unwrap().parse::<f64>().unwrap())
+    };
+    let [[x, y, one], [x_above, y_above, two], [x_top, y_top, three]] =
+        ["a, one: 1", "a, two: 2", "a, three: 4"].map(bar);
+    assert!(x == x_above && x == x_top && x < bar("b, two: 4")[0], "{svg}");
+    let is_near = |a: f64, b: f64| (a - b).abs() < 0.3;
+    assert!(is_near(y_above + two, y) && is_near(y_top + three, y_above), "{svg}");
+    assert!(is_near(two, 2.0 * one) && is_near(three, 4.0 * one), "{svg}");
+    assert!(is_near(bar("b, two: 4")[2], three) && !svg.contains("b, one"), "{svg}");
+    contains(&svg, &["one", "two", "three", "a", "b"]);
+}
+
 #[test]
 fn bars_have_names_and_categories() {
     let chart = Chart::bars("Sizes").categories(["fft", "lu"]).y("bytes");

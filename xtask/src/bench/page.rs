@@ -62,11 +62,13 @@ fn is_whole(command: &str) -> bool {
 }
 
 /// Returns whether a report has everything that the page describes: every program with all rounds
-/// and valgrind, and all further tables.
+/// and valgrind, and all further tables. Memory accesses are missing in records from before they
+/// were measured.
 fn is_complete(report: &Report) -> bool {
     let programs = report.programs.iter().all(|row| row.result.as_ref().is_ok_and(has_every_column));
     let tables = [&report.locks, &report.seek].into_iter().all(|table| matches!(table, Some(Ok(_))));
-    is_whole(&report.command) && programs && tables && matches!(report.pace, Some(Ok(_)))
+    let memory = !matches!(report.memory, Some(Err(_)));
+    is_whole(&report.command) && programs && tables && memory && matches!(report.pace, Some(Ok(_)))
 }
 
 fn has_every_column(measured: &Measurement) -> bool {
@@ -147,6 +149,7 @@ fn write(name: &str, content: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::{FurtherTable, MissingResult};
 
     #[test]
     fn a_section_is_replaced_between_its_markers() {
@@ -226,7 +229,8 @@ mod tests {
         let section = section(&name, Some(&report));
         assert!(section.starts_with(&format!("Record: `{RECORDS}/{name}.json`")));
         let headings: Vec<&str> = section.lines().filter(|line| line.starts_with("| ---")).collect();
-        assert_eq!(headings.len(), 4, "programs, tools, locks, seek");
+        let further = usize::from(report.memory.is_some());
+        assert_eq!(headings.len(), 4 + further, "programs, tools, locks, seek, memory");
         for text in ["| valgrind none | lackey |", "| segment, 48 policies |", "| 2 threads |", "instructions skipped"]
         {
             assert!(section.contains(text), "no '{text}'");
@@ -234,6 +238,22 @@ mod tests {
         let first = section.lines().find(|line| line.starts_with("| xz |")).unwrap();
         assert!(first.contains('–'), "no spread of the rounds: {first}");
         assert!(!section.contains(crate::bench::NOT_ASKED_FOR));
+    }
+
+    /// Records from before memory accesses were measured are shown without their table.
+    #[test]
+    fn memory_accesses_are_shown_if_they_were_measured() {
+        let (name, mut report) = complete_record();
+        report.memory = None;
+        let without = section(&name, Some(&report).filter(|report| is_complete(report)));
+        assert!(without.contains("| 2 threads |") && !without.contains("memory accesses compressed"));
+        let cells = vec![vec!["memory accesses compressed".into(), "M".into()], vec!["fft".into(), "50".into()]];
+        report.memory = Some(Ok(FurtherTable::new(&0, cells, "A note.").unwrap()));
+        let with = section(&name, Some(&report).filter(|report| is_complete(report)));
+        assert!(
+            with.contains("| memory accesses compressed | M |\n| --- | ---: |\n| fft | 50 |\n\nA note.\n"),
+            "{with}"
+        );
     }
 
     #[test]
@@ -253,11 +273,12 @@ mod tests {
         fn measured(report: &mut Report) -> &mut Measurement {
             report.programs[0].result.as_mut().ok().unwrap()
         }
-        let omissions: [fn(&mut Report); 9] = [
+        let omissions: [fn(&mut Report); 10] = [
             |report| report.command.push_str(" --quick"),
             |report| report.locks = None,
             |report| report.seek = None,
             |report| report.pace = None,
+            |report| report.memory = Some(Err(MissingResult { problem: "no compiler".into() })),
             |report| measured(report).rounds.native_seconds.clear(),
             |report| measured(report).rounds.values_seconds.clear(),
             |report| measured(report).rounds.reading.clear(),

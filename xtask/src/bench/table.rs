@@ -28,6 +28,7 @@ fn content(report: &Report, table: fn(&[Vec<String>]) -> String) -> String {
     }
     text.push_str(&further("What synchronisation costs", report.locks.as_ref(), table));
     text.push_str(&further("The time to a place in a trace", report.seek.as_ref(), table));
+    text.push_str(&further("The speed of compressing memory accesses", report.memory.as_ref(), table));
     text.push_str(&pace(report));
     text.push_str(&notes());
     text

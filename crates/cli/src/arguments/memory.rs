@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::Output;
+use super::{Output, Results, parse_count, parse_positive_count};
 
 /// Compress the memory accesses of a trace, and look at their regularity.
 ///
@@ -86,6 +86,16 @@ pub enum SecondStage {
     None,
 }
 
+impl From<SecondStage> for memory::second_stage::SecondStage {
+    fn from(stage: SecondStage) -> Self {
+        match stage {
+            SecondStage::Zstd => Self::default(),
+            SecondStage::Bzip2 => Self::Bzip2,
+            SecondStage::None => Self::Store,
+        }
+    }
+}
+
 /// List the accesses of a memory trace, as `dump --kind memory` lists those of the trace that it
 /// was made from.
 #[derive(Args, Debug)]
@@ -131,4 +141,44 @@ pub struct Streams {
     pub json: bool,
     #[command(flatten)]
     pub output: Output,
+}
+
+/// Repeat Table I and Figure 7 of METRIC (Marathe and others 2007): how well memory accesses
+/// compress with regular sections and SEQUITUR and with VPC3, and how long that takes.
+///
+/// Records a part of the accesses of each program, with one thread, and compresses it with every
+/// codec, several times. Programs of workloads/parallel are built (needs a C compiler). The default
+/// programs take about three minutes on two cores.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  trackway experiment metric --plots metric              every table as CSV, every figure as SVG
+  trackway experiment metric --programs fft,gcc --accesses 1M --repeat 1 --json
+  trackway experiment metric a.trk b.trk                 traces that were recorded before")]
+pub struct ExperimentMetric {
+    /// Traces recorded with --data addresses or values, instead of programs. Figure 7 is then
+    /// without instrumentation.
+    #[arg(value_name = "FILE.trk", conflicts_with = "programs")]
+    pub traces: Vec<PathBuf>,
+    /// Programs: cholesky, fft, lu-contiguous, lu-noncontiguous, matmul, nbody, ocean-contiguous,
+    /// ocean-noncontiguous, radiosity, radix, raytrace, water, and those of `experiment segment`.
+    /// By default most of the former, and bzip2, gcc, gzip, openssl, perl, sort, sqlite, xz and zstd
+    /// if they are installed.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub programs: Vec<String>,
+    /// Skip the first N instructions of each program: most of a million are the dynamic linker's.
+    #[arg(long, value_name = "N", value_parser = parse_count, default_value = "1M")]
+    pub start: u64,
+    /// Number of accesses of each program, after the first N instructions of --start.
+    #[arg(long, value_name = "N", value_parser = parse_positive_count, default_value = "10M")]
+    pub accesses: u64,
+    /// What compresses the rest behind both codecs.
+    #[arg(long, value_enum, value_name = "STAGE", default_value_t = SecondStage::Bzip2)]
+    pub second_stage: SecondStage,
+    /// Number of rounds. Tables show the median, and the range behind it where it is visible;
+    /// figures show the median.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    pub repeat: u16,
+    #[command(flatten)]
+    pub results: Results,
 }

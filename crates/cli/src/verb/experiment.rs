@@ -4,10 +4,11 @@
 use std::path::PathBuf;
 
 use experiment::programs::Runs;
-use experiment::{Findings, NamedTable, mtrace, port, segment};
+use experiment::{Findings, NamedTable, metric, mtrace, port, segment};
 use report::Table;
-use trace::InstructionIndex;
+use trace::{InstructionIndex, Trace};
 
+use crate::arguments::memory::ExperimentMetric;
 use crate::arguments::port::ExperimentPort;
 use crate::arguments::segment::ExperimentSegment;
 use crate::arguments::{Experiment, ExperimentMtrace, Results};
@@ -15,12 +16,14 @@ use crate::compressor::Compressor;
 use crate::failure::{FAILED, Failure};
 use crate::output::{self, Output, Stopped};
 use crate::progress::TerminalObserver;
+use crate::select;
 
 pub fn run(arguments: &Experiment) -> Result<u8, Stopped> {
     match arguments {
         Experiment::Mtrace(arguments) => run_mtrace(arguments),
         Experiment::Port(arguments) => run_port(arguments),
         Experiment::Segment(arguments) => run_segment(arguments),
+        Experiment::Metric(arguments) => run_metric(arguments),
     }
 }
 
@@ -66,6 +69,29 @@ fn run_segment(arguments: &ExperimentSegment) -> Result<u8, Stopped> {
     for path in &arguments.traces {
         output::refuse_same_file(path, arguments.results.output.file.as_deref())?;
     }
+    let output = open(&arguments.results)?;
+    let study = experiment.run(&observer)?;
+    drop(observer);
+    write(&arguments.results, output, &study)?;
+    Ok(if study.is_complete() { 0 } else { FAILED })
+}
+
+fn run_metric(arguments: &ExperimentMetric) -> Result<u8, Stopped> {
+    for path in &arguments.traces {
+        select::require_data(&Trace::open(path).map_err(Failure::from)?)?;
+        output::refuse_same_file(path, arguments.results.output.file.as_deref())?;
+    }
+    let options = metric::Options {
+        traces: arguments.traces.clone(),
+        programs: arguments.programs.clone(),
+        start: InstructionIndex::new(arguments.start),
+        accesses: arguments.accesses,
+        stage: arguments.second_stage.into(),
+        repeat: arguments.repeat,
+        trackway: own_path()?,
+    };
+    let observer = TerminalObserver::new();
+    let experiment = metric::Experiment::new(options, &observer)?;
     let output = open(&arguments.results)?;
     let study = experiment.run(&observer)?;
     drop(observer);

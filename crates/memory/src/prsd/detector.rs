@@ -80,7 +80,8 @@ impl Detector {
     pub fn finish(&mut self, sink: &mut impl FnMut(Piece<'_>)) {
         let single = (self.length == 1).then_some(self.last);
         if self.length >= 2 {
-            self.process(1, self.level_zero(), sink);
+            let (start, rsd) = self.level_zero();
+            self.process_rsd(start, rsd, sink);
         }
         self.length = 0;
         for level in 1..=self.max_level {
@@ -102,9 +103,9 @@ impl Detector {
                 self.length = 2;
             }
             _ => {
-                let section = self.level_zero();
+                let (start, rsd) = self.level_zero();
                 self.length = 1;
-                self.process(1, section, sink);
+                self.process_rsd(start, rsd, sink);
             }
         }
         self.last = address;
@@ -112,9 +113,25 @@ impl Detector {
 
     /// Returns the compound section of level zero.
     #[inline]
-    fn level_zero(&self) -> Prsd {
+    fn level_zero(&self) -> (u64, Dimension) {
         let distance = self.stride.wrapping_mul(self.length - 1);
-        Prsd::rsd_from(self.last.wrapping_sub(distance), Dimension { stride: self.stride, length: self.length })
+        (self.last.wrapping_sub(distance), Dimension { stride: self.stride, length: self.length })
+    }
+
+    /// Processes an element of level one as [`Self::process`] does. The two frequent cases do not
+    /// copy sections, which are large: the next row of a nest, and addresses that are irregular.
+    #[inline]
+    fn process_rsd(&mut self, start: u64, rsd: Dimension, sink: &mut impl FnMut(Piece<'_>)) {
+        match self.levels.first_mut() {
+            Some(Level::Compound(section)) if section.is_next_rsd(start, rsd) => section.lengthen(),
+            Some(Level::Single(pair)) if pair.rsd().length == 2 && pair.rsd() != rsd => {
+                let addresses = [pair.start(), pair.last()];
+                pair.replace_rsd(start, rsd);
+                self.flush_levels(2, sink);
+                addresses.into_iter().for_each(|address| self.put_irregular(address, sink));
+            }
+            _ => self.process(1, Prsd::rsd_from(start, rsd), sink),
+        }
     }
 
     /// Processes an element of a level from one on (Figure 5).
@@ -156,7 +173,9 @@ impl Detector {
     /// Flushes all levels from one level on, the oldest sections first.
     fn flush_levels(&mut self, from: usize, sink: &mut impl FnMut(Piece<'_>)) {
         for at in (from - 1..self.levels.len()).rev() {
-            if let Level::Single(section) | Level::Compound(section) = std::mem::take(&mut self.levels[at]) {
+            if !matches!(self.levels[at], Level::Empty)
+                && let Level::Single(section) | Level::Compound(section) = std::mem::take(&mut self.levels[at])
+            {
                 self.flush(&section, sink);
             }
         }
@@ -164,7 +183,8 @@ impl Detector {
 
     fn flush(&mut self, section: &Prsd, sink: &mut impl FnMut(Piece<'_>)) {
         if section.length() < 3 {
-            section.addresses().for_each(|address| self.put_irregular(address, sink));
+            // There are two.
+            [section.start(), section.last()].into_iter().for_each(|address| self.put_irregular(address, sink));
         } else {
             self.pass_irregular(sink);
             sink(Piece::Regular(*section));

@@ -123,6 +123,23 @@ impl Prsd {
         child.start == next && child.dimensions() == inside
     }
 
+    /// Returns whether an RSD is the next instance of what this section repeats, as
+    /// [`Self::is_compatible_child`] does.
+    #[inline]
+    pub(super) fn is_next_rsd(&self, start: u64, rsd: Dimension) -> bool {
+        let &[inside, outermost] = self.dimensions() else { return false };
+        inside == rsd && start == self.start.wrapping_add(outermost.stride.wrapping_mul(outermost.length))
+    }
+
+    /// Puts another RSD in the place of this one.
+    #[inline]
+    pub(super) fn replace_rsd(&mut self, start: u64, rsd: Dimension) {
+        self.start = start;
+        if let Some(first) = self.dimensions.first_mut() {
+            *first = rsd;
+        }
+    }
+
     /// Adds a dimension of two around this section: itself and a sibling. The caller bounds the
     /// height.
     pub(super) fn combine(&mut self, sibling: &Self) {

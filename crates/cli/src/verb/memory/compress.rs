@@ -3,7 +3,6 @@
 use std::fmt::Write;
 use std::time::Instant;
 
-use memory::second_stage::SecondStage;
 use memory::{CompressError, CompressionOptions, CompressionSummary};
 use scope::Scopes;
 use serde::Serialize;
@@ -15,9 +14,6 @@ use crate::failure::{FAILED, Failure};
 use crate::output::{Output, Stopped};
 use crate::progress::Progress;
 use crate::{scopes, select};
-
-/// Bytes of an access before compression, as METRIC counts them (section 5.3).
-const RECORD_BYTES: u64 = 6;
 
 pub fn run(arguments: &Compress) -> Result<u8, Stopped> {
     let start = Instant::now();
@@ -59,11 +55,7 @@ fn options(arguments: &Compress) -> CompressionOptions {
     CompressionOptions {
         grammar_symbols: arguments.grammar as usize,
         max_level: usize::from(arguments.levels) - 1,
-        stage: match arguments.second_stage {
-            arguments::SecondStage::Zstd => SecondStage::default(),
-            arguments::SecondStage::Bzip2 => SecondStage::Bzip2,
-            arguments::SecondStage::None => SecondStage::Store,
-        },
+        stage: arguments.second_stage.into(),
         ..CompressionOptions::default()
     }
 }
@@ -112,14 +104,13 @@ struct Report {
 
 impl Report {
     fn of(summary: &CompressionSummary, codec: memory::MemoryCodec, seconds: f64) -> Self {
-        let raw_bytes = summary.accesses.saturating_mul(RECORD_BYTES);
         Self {
             codec: codec.name(),
             accesses: summary.accesses,
             points: summary.points,
-            raw_bytes,
+            raw_bytes: summary.raw_bytes(),
             compressed_bytes: summary.bytes,
-            rate: raw_bytes as f64 / summary.bytes as f64,
+            rate: summary.rate(),
             seconds,
             detector_seconds: summary.times.detector.as_secs_f64(),
             order_seconds: summary.times.order.as_secs_f64(),

@@ -70,7 +70,7 @@ impl Figure6 {
     fn check(&self, start: u64, stride: u64, length: u64, level_one: Level) {
         assert_eq!(self.detector.length, length);
         if length >= 2 {
-            assert_eq!(self.detector.level_zero(), section(start, &[(stride, length)]));
+            assert_eq!(self.detector.level_zero(), (start, Dimension { stride, length }));
         } else if length == 1 {
             assert_eq!(self.detector.last, start);
         }
