@@ -270,7 +270,9 @@ fn operator_new_that_throws() {
             let (call, frames) = line.rsplit_once(", ")?;
             let is_own =
                 ["ask+", "inner+", "passes_on+", "round+", "main+"].iter().any(|name| frames.starts_with(name));
-            is_own.then(|| call.split_once(", ").unwrap().1.to_owned())
+            // The exception itself was allocated inside of the call that it has left.
+            let is_exception = call.ends_with("allocated before the recording");
+            (is_own && !is_exception).then(|| call.split_once(", ").unwrap().1.to_owned())
         };
         let mut listed: Vec<String> = listed.lines().filter_map(of_program).collect();
         // Calls without a return are listed last.
@@ -399,8 +401,10 @@ fn everything_at_once_in_many_threads_again_and_again() {
     let text = include_str!("../programs/allocators.c");
     let program = compile(directory.path(), "allocators.c", text, &["gcc", "-O1", "-pthread"]);
     let target = RunningProcess::start(Command::new(program).arg("32"), &[]);
+    let tasks = format!("/proc/{}/task", target.pid());
+    process::wait_until("all threads run", || std::fs::read_dir(&tasks).unwrap().count() == 33);
     for visit in 0..6 {
-        let limit = if visit % 2 == 0 { 400_000 } else { 800_000 };
+        let limit = if visit % 2 == 0 { 2_000_000 } else { 4_000_000 };
         let what = format!("visit {visit}");
         let output = directory.path().join("t.trk");
         let mut command = Command::new(trackway());
@@ -409,7 +413,9 @@ fn everything_at_once_in_many_threads_again_and_again() {
         assert_eq!(process::run(&mut command).stderr_text(), "", "{what}");
         process::assert_clean(target.pid());
         let trace = acceptance::call::open_sound(&output);
-        assert_eq!((trace.threads().len(), trace.exit()), (33, trace::Exit::Detached), "{what}");
+        // The first thread may wait all the time.
+        assert!([32, 33].contains(&trace.threads().len()), "{what}: {} threads", trace.threads().len());
+        assert_eq!(trace.exit(), trace::Exit::Detached, "{what}");
         let totals = trace.totals();
         let accesses = totals.reads + totals.writes;
         assert!((limit..limit + 1000).contains(&accesses), "{what}: {accesses} accesses");
