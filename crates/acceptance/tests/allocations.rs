@@ -255,6 +255,39 @@ fn exceptions_through_constructors() {
 }
 
 #[test]
+fn operator_new_that_throws() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = include_str!("../programs/refused.cc");
+    for flags in [&["-O0"][..], &["-O2"], &["-O1", "-static"], &["-O2", "-fno-omit-frame-pointer"]] {
+        let compiler = [&["g++", "-w", "-fno-builtin"], flags].concat();
+        let program = compile(directory.path(), "refused.cc", text, &compiler);
+        let recorded = Call::new(&program).options(["--allocations"]).recorded();
+        let mut command = Command::new(trackway());
+        command.args(["dump", "--kind", "allocations"]).arg(&recorded.path);
+        let listed = process::run(&mut command).stdout_text();
+        let of_program = |line: &str| {
+            let (call, frames) = line.rsplit_once(", ")?;
+            let is_own =
+                ["ask+", "inner+", "passes_on+", "round+", "main+"].iter().any(|name| frames.starts_with(name));
+            // The exception itself was allocated inside of the call that it has left.
+            let is_exception = call.ends_with("allocated before the recording");
+            (is_own && !is_exception).then(|| call.split_once(", ").unwrap().1.to_owned())
+        };
+        let mut listed: Vec<String> = listed.lines().filter_map(of_program).collect();
+        // Calls without a return are listed last.
+        let text = recorded.finished.stdout_text();
+        let (expected, mut thrown): (Vec<&str>, Vec<&str>) =
+            text.lines().partition(|line| !line.ends_with("no return"));
+        assert_eq!((expected.len(), thrown.len()), (3 * 10 + 3, 6), "{text}");
+        let mut unreturned = listed.split_off(expected.len().min(listed.len()));
+        assert_eq!(listed, expected, "{flags:?}");
+        unreturned.sort_unstable();
+        thrown.sort_unstable();
+        assert_eq!(unreturned, thrown, "{flags:?}");
+    }
+}
+
+#[test]
 fn attached_in_the_middle() {
     let directory = tempfile::tempdir().unwrap();
     let output = directory.path().join("t.trk");

@@ -7,8 +7,9 @@
 //!
 //! Of calls inside of each other only the outermost is recorded: `calloc` may call `malloc`. Calls
 //! that a signal handler makes are not inside of what the signal has interrupted. Whatever leaves a
-//! routine without a return (longjmp, an exception) moves the stack pointer above its frame, which
-//! the next visit sees.
+//! routine without a return (longjmp, an exception that `operator new` throws) moves the stack
+//! pointer above its frame. The next visit sees that, or finds another call's return address where
+//! the routine's was.
 //!
 //! The recorder keeps a call stack for each thread. It follows the stack pointer through the code
 //! that the thread executes. Where the code does not say what becomes of it, an event does
@@ -33,6 +34,7 @@ struct Call {
     /// One of [`routine`], or [`HANDLER`].
     routine: u8,
     on_alternate: bool,
+    entry: AppPc,
     /// The stack pointer at the entry, and the return address there.
     rsp: u64,
     caller: u64,
@@ -60,14 +62,24 @@ impl Calls {
         true
     }
 
-    /// Removes the calls that the thread has left, given where it is now.
-    fn forget_left(&mut self, rsp: u64, on_alternate: bool) {
+    /// Removes the calls that the thread has left, given where it is now and what its stack holds.
+    fn forget_left(&mut self, rsp: u64, on_alternate: bool, stack: impl Fn(u64) -> Option<u64>) {
+        let is_replaced = |call: &Call| call.routine != HANDLER && stack(call.rsp) != Some(call.caller);
         let is_left = |call: &Call| match (call.on_alternate, on_alternate) {
             (false, true) => false,
             (true, false) => true,
-            _ => rsp > call.rsp,
+            _ => rsp > call.rsp || is_replaced(call),
         };
         while self.as_slice().last().is_some_and(is_left) {
+            self.count -= 1;
+        }
+    }
+
+    /// Removes the innermost call if the thread is at its entry again, on the same stack: it was
+    /// left, and the same instruction calls again.
+    fn forget_repeated(&mut self, entry: AppPc, rsp: u64) {
+        if self.as_slice().last().is_some_and(|call| call.routine != HANDLER && (call.entry, call.rsp) == (entry, rsp))
+        {
             self.count -= 1;
         }
     }
@@ -104,10 +116,12 @@ pub fn visit(tcb: &mut Tcb, engine: &mut Engine) -> bool {
 
 fn enter(tcb: &mut Tcb, engine: &mut Engine, routine: u8) {
     let [rsp, first, second, third] = [RSP, RDI, RSI, RDX].map(|register| tcb.registers.general[register]);
+    let entry = tcb.pc();
     forget_left(tcb);
+    tcb.calls.forget_repeated(entry, rsp);
     let Some(caller) = memory::read::<u64>(rsp) else { return };
     let result_at = if routine == routine::POSIX_MEMALIGN { first } else { 0 };
-    let call = Call { routine, on_alternate: is_on_alternate(tcb), rsp, caller, result_at };
+    let call = Call { routine, on_alternate: is_on_alternate(tcb), entry, rsp, caller, result_at };
     if tcb.calls.is_in_routine() || !tcb.calls.push(call) {
         return;
     }
@@ -144,7 +158,7 @@ pub fn is_nested_call(tcb: &mut Tcb) -> bool {
 
 fn forget_left(tcb: &mut Tcb) {
     let (rsp, on_alternate) = (tcb.registers.general[RSP], is_on_alternate(tcb));
-    tcb.calls.forget_left(rsp, on_alternate);
+    tcb.calls.forget_left(rsp, on_alternate, memory::read::<u64>);
 }
 
 fn is_on_alternate(tcb: &Tcb) -> bool {
@@ -169,7 +183,12 @@ mod tests {
     use super::*;
 
     fn call(routine: u8, rsp: u64, on_alternate: bool) -> Call {
-        Call { routine, on_alternate, rsp, caller: 0x4000, result_at: 0 }
+        Call { routine, on_alternate, entry: AppPc::new(0x9000), rsp, caller: 0x4000, result_at: 0 }
+    }
+
+    /// A stack on which no return address was replaced.
+    fn stack(_: u64) -> Option<u64> {
+        Some(0x4000)
     }
 
     #[test]
@@ -177,9 +196,9 @@ mod tests {
         let mut calls = Calls::default();
         assert!(!calls.is_in_routine());
         assert!(calls.push(call(routine::CALLOC, 0x1000, false)));
-        calls.forget_left(0x1000, false);
+        calls.forget_left(0x1000, false, stack);
         assert!(calls.is_in_routine(), "a tail call");
-        calls.forget_left(0xff0, false);
+        calls.forget_left(0xff0, false, stack);
         assert!(calls.is_in_routine());
         assert!(calls.take_returned(AppPc::new(0x4000), 0x1000).is_none(), "not yet");
         assert!(calls.take_returned(AppPc::new(0x4001), 0x1008).is_none());
@@ -191,8 +210,21 @@ mod tests {
     fn a_jump_out_of_a_routine() {
         let mut calls = Calls::default();
         calls.push(call(routine::NEW, 0x1000, false));
-        calls.forget_left(0x1008, false);
+        calls.forget_left(0x1008, false, stack);
         assert!(!calls.is_in_routine());
+    }
+
+    #[test]
+    fn a_call_in_the_place_of_one_that_was_left() {
+        let mut calls = Calls::default();
+        calls.push(call(routine::NEW, 0x1000, false));
+        calls.forget_left(0xe00, false, |address| Some(if address == 0x1000 { 0x5000 } else { 0x4000 }));
+        assert!(!calls.is_in_routine(), "another call has its return address there");
+        calls.push(call(routine::NEW, 0x1000, false));
+        calls.forget_repeated(AppPc::new(0x9010), 0x1000);
+        assert!(calls.is_in_routine(), "a tail call");
+        calls.forget_repeated(AppPc::new(0x9000), 0x1000);
+        assert!(!calls.is_in_routine(), "the same call again");
     }
 
     #[test]
@@ -201,11 +233,11 @@ mod tests {
             let mut calls = Calls::default();
             calls.push(call(routine::MALLOC, 0x1000, false));
             calls.push(call(HANDLER, handler_rsp, on_alternate));
-            calls.forget_left(handler_rsp - 0x100, on_alternate);
+            calls.forget_left(handler_rsp - 0x100, on_alternate, stack);
             assert!(!calls.is_in_routine());
             calls.push(call(routine::FREE, handler_rsp - 0x100, on_alternate));
             assert!(calls.take_returned(AppPc::new(0x4000), handler_rsp - 0xf8).is_some());
-            calls.forget_left(0xf00, false);
+            calls.forget_left(0xf00, false, stack);
             assert!(calls.is_in_routine(), "back in malloc");
         }
     }
