@@ -27,6 +27,14 @@ pub struct Allocation {
     pub result: Option<u64>,
 }
 
+impl Allocation {
+    /// Whether it has only given a block back, as `realloc` does that is asked for no bytes.
+    pub fn is_release(&self) -> bool {
+        let is_resized_to_nothing = self.result == Some(0) && self.old.is_some() && self.call.size() == Some(0);
+        self.call.routine.only_frees() || is_resized_to_nothing
+    }
+}
+
 /// What has happened to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -196,6 +204,9 @@ mod tests {
         assert_eq!(ledger.live(), (1, 10), "it stays");
         enter(&mut ledger, 0, RoutineKind::Free, [0, 0, 0]);
         assert_eq!(leave(&mut ledger, 0, RoutineKind::Free, 0).old, None);
+        enter(&mut ledger, 0, RoutineKind::Realloc, [0x1000, 0, 0]);
+        assert!(leave(&mut ledger, 0, RoutineKind::Realloc, 0).is_release());
+        assert_eq!(ledger.live(), (0, 0), "it is gone");
     }
 
     #[test]

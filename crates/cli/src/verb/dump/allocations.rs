@@ -138,6 +138,7 @@ impl<'l> Line<'l> {
             (Some(result), _) => result,
             (None, Some(block)) if only_frees => block,
             (None, _) if !self.returned => "no return",
+            (None, Some(_)) if self.size == Some(0) && self.routine != "mremap" => "freed",
             (None, None) if only_frees => "0x0",
             (None, _) => "failed",
         };

@@ -78,7 +78,7 @@ impl select::Visitor for Counter {
 
 impl Counter {
     fn add(&mut self, allocation: &Allocation) {
-        if allocation.call.routine.only_frees() {
+        if allocation.is_release() {
             self.frees += u64::from(allocation.old.is_some());
             self.older_frees += u64::from(allocation.old.is_some_and(|old| old.size.is_none()));
             return;
