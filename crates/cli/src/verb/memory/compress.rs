@@ -70,10 +70,22 @@ fn options(arguments: &Compress) -> CompressionOptions {
 
 /// Returns the scopes to keep: of the routines that the user names, or that were recorded, or all.
 fn wanted_scopes(trace: &Trace, arguments: &Compress) -> Result<Scopes, Failure> {
+    if arguments.codec != arguments::Codec::Prsd && !arguments.routines.is_empty() {
+        let name = codec(arguments.codec).name();
+        return Err(Failure::new(format!("the codec {name} keeps no scopes, so there are none of a routine"))
+            .hint("leave out --routine, or use --codec prsd"));
+    }
     if arguments.no_scopes || arguments.codec != arguments::Codec::Prsd {
         return Ok(Scopes::default());
     }
-    scopes::select(trace, &arguments.routines)
+    match scopes::select(trace, &arguments.routines) {
+        // The accesses alone are worth keeping.
+        Err(failure) if arguments.routines.is_empty() => {
+            eprintln!("{failure}");
+            Ok(Scopes::default())
+        }
+        scopes => scopes,
+    }
 }
 
 /// What is printed.
