@@ -3,7 +3,7 @@
 //! `programs/allocations.c` logs its own calls with their results and with the call stack that
 //! backtrace() finds by the unwind tables. The trace has to show the same calls in the same order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -13,6 +13,7 @@ use acceptance::source::compile;
 use acceptance::{Call, ProcessOutput, RecordedCall, process, trackway};
 use serde_json::Value;
 use tempfile::TempDir;
+use trace::Trace;
 
 /// A call of an allocation routine: name, size, result, old block, call stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -350,6 +351,88 @@ fn attached_again_and_again() {
     target.signal(libc::SIGUSR2);
     let finished = target.wait(process::LIMIT);
     assert_eq!(finished.stdout_text(), "8 threads have kept their blocks\n");
+}
+
+/// Fails unless every complete activation of `churn` has two loops of sixteen trips.
+fn assert_whole_activations(path: &Path, what: &str) {
+    let mut command = Command::new(trackway());
+    command.args(["dump", "--kind", "scopes"]).arg(path);
+    let output = process::run(&mut command);
+    assert_eq!(output.stderr_text(), "", "{what}");
+    let mut activations: BTreeMap<String, Vec<Vec<String>>> = BTreeMap::new();
+    for line in output.stdout_text().lines() {
+        let fields: Vec<&str> = line.split(", ").collect();
+        let of_thread = activations.entry(fields[0].to_owned()).or_default();
+        match fields[1] {
+            "enter" => of_thread.push(Vec::new()),
+            "exit loop" => of_thread.last_mut().unwrap().push(fields[4].to_owned()),
+            _ => {}
+        }
+    }
+    let mut whole = 0;
+    for (thread, of_thread) in activations {
+        // The recorder has attached within the first one, and detached within the last one.
+        for trips in of_thread.iter().take(of_thread.len() - 1).skip(1) {
+            assert_eq!(*trips, ["trips 16", "trips 16"], "{what}, thread {thread}");
+            whole += 1;
+        }
+    }
+    assert!(whole > 100, "{what}: {whole} activations");
+}
+
+/// Fails unless all activations of `churn` in a thread begin with the same stack pointer.
+fn assert_stack_pointers(trace: &Trace, what: &str) {
+    let mut threads = 0;
+    for thread in trace.threads() {
+        let mut pointers = BTreeSet::new();
+        let mut steps = trace.steps_with_accesses(thread.info.thread).unwrap();
+        while let Some(batch) = steps.next_batch().unwrap() {
+            pointers.extend((0..batch.steps().len()).filter_map(|step| batch.stack_pointer_of_step(step)));
+        }
+        assert!(pointers.len() <= 1, "{what}: {pointers:x?}");
+        threads += pointers.len();
+    }
+    assert!(threads > 24, "{what}: {threads} threads");
+}
+
+#[test]
+fn everything_at_once_in_many_threads_again_and_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = include_str!("../programs/allocators.c");
+    let program = compile(directory.path(), "allocators.c", text, &["gcc", "-O1", "-pthread"]);
+    let target = RunningProcess::start(Command::new(program).arg("32"), &[]);
+    let tasks = format!("/proc/{}/task", target.pid());
+    process::wait_until("all threads run", || std::fs::read_dir(&tasks).unwrap().count() == 33);
+    for visit in 0..6 {
+        let limit = if visit % 2 == 0 { 2_000_000 } else { 4_000_000 };
+        let what = format!("visit {visit}");
+        let output = directory.path().join("t.trk");
+        let mut command = Command::new(trackway());
+        command.args(["record", "-q", "--data", "addresses", "--routine", "churn", "--scopes", "--allocations"]);
+        command.args(["--accesses", &limit.to_string(), "-p", &target.pid().to_string(), "-o"]).arg(&output);
+        assert_eq!(process::run(&mut command).stderr_text(), "", "{what}");
+        process::assert_clean(target.pid());
+        let trace = acceptance::call::open_sound(&output);
+        // The first thread may wait all the time.
+        assert!([32, 33].contains(&trace.threads().len()), "{what}: {} threads", trace.threads().len());
+        assert_eq!(trace.exit(), trace::Exit::Detached, "{what}");
+        let totals = trace.totals();
+        let accesses = totals.reads + totals.writes;
+        assert!((limit..limit + 1000).contains(&accesses), "{what}: {accesses} accesses");
+        assert_whole_activations(&output, &what);
+        assert_stack_pointers(&trace, &what);
+        let lines = dumped(&output);
+        for routine in ["malloc", "free"] {
+            let calls: Vec<&Value> = lines.iter().filter(|line| line["routine"] == routine).collect();
+            assert!(calls.len() > 1000, "{what}: {} calls of {routine}", calls.len());
+            for call in calls {
+                let frame = |at: usize| call["frames"][at].as_str().unwrap();
+                assert!(frame(0).starts_with("churn+") && frame(1).starts_with("worker+"), "{what}: {call}");
+            }
+        }
+    }
+    target.signal(libc::SIGUSR2);
+    assert_eq!(target.wait(process::LIMIT).stdout_text(), "32 threads have kept their blocks\n");
 }
 
 /// The calls that a preloaded library has logged, up to the program's exit.

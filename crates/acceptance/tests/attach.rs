@@ -172,31 +172,82 @@ fn middle(times: &[u64]) -> u64 {
     sorted[sorted.len() / 2]
 }
 
+/// A file to which `pace.c` writes the microseconds of processor time that each piece of its work
+/// takes.
+struct Paces(PathBuf);
+
+impl Paces {
+    fn times(&self) -> Vec<u64> {
+        let text = fs::read_to_string(&self.0).unwrap();
+        let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
+        complete.lines().map(|line| line.parse().unwrap()).collect()
+    }
+
+    /// Waits for forty more times and returns their median.
+    fn next(&self) -> u64 {
+        // Work that began before does not count.
+        let first = self.times().len() + 2;
+        wait_until("the program has made progress", || self.times().len() >= first + 40);
+        middle(&self.times()[first..])
+    }
+}
+
+/// Fails if a program has become slower. On a busy machine, processor time varies.
+fn assert_same_pace(what: &[&str], before: u64, after: u64) {
+    assert!(after * 10 < before * 13, "{what:?}: {before} microseconds before, {after} after");
+}
+
+fn terminate(pid: i32) {
+    // SAFETY: takes no pointers; the process was not waited for.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
+}
+
+/// Thresholds at which the recorder detaches.
+const THRESHOLDS: [&[&str]; 3] = [
+    &["--seconds", "0.3"],
+    &["--data", "addresses", "--accesses", "3000000"],
+    &["--data", "addresses", "--routine", "work", "--scopes", "--allocations", "--accesses", "300000"],
+];
+
 #[test]
 fn the_pace_is_the_old_one() {
     let directory = scratch();
-    let output = directory.path().join("times");
+    let paces = Paces(directory.path().join("times"));
     let program = program(&directory, "pace.c", include_str!("../programs/pace.c"));
-    let mut child = Command::new(program).stdout(fs::File::create(&output).unwrap()).spawn().unwrap();
+    let mut child = Command::new(program).stdout(fs::File::create(&paces.0).unwrap()).spawn().unwrap();
     let pid = child.id().cast_signed();
-    let times = || -> Vec<u64> {
-        let text = fs::read_to_string(&output).unwrap();
-        let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
-        complete.lines().map(|line| line.parse().unwrap()).collect()
-    };
-    let count = |wanted: usize| wait_until("the program has made progress", || times().len() >= wanted);
-    count(40);
-    let before = times();
-    visit(pid, "0.3");
-    // Work that began before the recorder detached does not count.
-    let first = times().len() + 2;
-    count(first + 40);
-    let (before, after) = (middle(&before), middle(&times()[first..]));
-    // SAFETY: takes no pointers; the child was not waited for.
-    unsafe { libc::kill(pid, libc::SIGTERM) };
+    let before = paces.next();
+    for options in THRESHOLDS {
+        let output = directory.path().join("t.trk");
+        let finished = process::run(&mut record(pid, &output, options));
+        assert_eq!((finished.exit, finished.stderr_text().as_str()), (Exit::Status(0), ""), "{options:?}");
+        assert_eq!(open_sound(&output).exit(), trace::Exit::Detached, "{options:?}");
+        assert_same_pace(options, before, paces.next());
+    }
+    terminate(pid);
     assert!(child.wait().unwrap().success());
-    // Processor time, on a busy machine.
-    assert!(after * 10 < before * 13, "{before} microseconds before, {after} after");
+}
+
+#[test]
+fn the_pace_of_a_program_that_was_started_is_that_without_a_recorder() {
+    let directory = scratch();
+    let paces = Paces(directory.path().join("times"));
+    let program = program(&directory, "pace.c", include_str!("../programs/pace.c"));
+    let mut child = Command::new(&program).stdout(fs::File::create(&paces.0).unwrap()).spawn().unwrap();
+    let before = paces.next();
+    terminate(child.id().cast_signed());
+    assert!(child.wait().unwrap().success());
+    for options in THRESHOLDS {
+        let output = directory.path().join(format!("{}.trk", options.len()));
+        let mut command = Command::new(trackway());
+        command.args(["record", "-q", "-o"]).arg(&output).args(options).arg("--").arg(&program);
+        let mut recorder = command.stdout(fs::File::create(&paces.0).unwrap()).spawn().unwrap();
+        wait_until("the trace is finished", || output.exists());
+        assert_same_pace(options, before, paces.next());
+        terminate(process::children_of(recorder.id().cast_signed())[0]);
+        assert!(recorder.wait().unwrap().success(), "{options:?}");
+        assert_eq!(open_sound(&output).exit(), trace::Exit::Detached, "{options:?}");
+    }
 }
 
 #[test]
