@@ -556,7 +556,7 @@ fn parse_code_cache(text: &str) -> Result<u64, String> {
 
 /// Parses a number of instructions: digits, perhaps with a fraction, and k, M or G.
 pub fn parse_count(text: &str) -> Result<u64, String> {
-    let problem = || format!("'{text}' is not a number of instructions, such as 1000, 64k, 2.5M or 1G");
+    let problem = || format!("'{text}' is not a number, such as 1000, 64k, 2.5M or 1G");
     let (digits, zeros) = match text.chars().last() {
         Some('k' | 'K') => (&text[..text.len() - 1], 3),
         Some('m' | 'M') => (&text[..text.len() - 1], 6),
