@@ -328,7 +328,8 @@ mod tests {
             scopes: true,
             allocations: true,
         };
-        let words = "--skip 5 --length 7 --accesses 9 --no-shared-libs --routine a* --routine b --callees --scopes --allocations";
+        let words = "--skip 5 --length 7 --accesses 9 --no-shared-libs --routine a* --routine b \
+            --callees --scopes --allocations";
         let words: Vec<&str> = words.split(' ').collect();
         assert_eq!(selection.as_options(), words);
         assert!(Selection::default().as_options().is_empty() && !Selection::default().needs_filter());
