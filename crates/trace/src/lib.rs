@@ -136,6 +136,6 @@ pub use path_batch::{PathBatch, PathItem, PathItems, PathTable};
 pub use round_robin::{RoundRobin, RoundRobinUnit};
 pub use steps::Steps;
 pub use trace::{Damage, MappedModule, Trace};
-pub use verify::VerifyReport;
+pub use verify::{ContinuityCheck, VerifyReport};
 pub use visit::{AccessVisitor, Operand};
 pub use writer::{Codec, Writer, WriterOptions, create_private, partial_path};

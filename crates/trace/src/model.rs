@@ -2,10 +2,12 @@
 //! and every analysis consumes them. Nothing here knows files or the encoding of paths.
 
 use std::fmt;
+use std::ops::Range;
 
 use entity::{AppPc, FragmentId, ThreadId, Tsc};
 use wire::code::{AccessDescriptor, FragmentBlock, FragmentExit};
 
+use crate::access::Access;
 use crate::allocation::{MappingCall, RoutineCall, RoutineKind};
 
 /// What is known about a recording before the first instruction.
@@ -200,6 +202,37 @@ impl Counts {
         self.lost = self.lost.saturating_add(other.lost);
         self.reads = self.reads.saturating_add(other.reads);
         self.writes = self.writes.saturating_add(other.writes);
+    }
+
+    /// Adds the instructions in `part` of a step, and its branch if that is among them.
+    pub fn add_step(&mut self, step: &Step, part: Range<u32>) {
+        self.instructions += u64::from(part.end - part.start);
+        self.steps += 1;
+        if part.end == step.instructions() {
+            match step.terminator() {
+                Terminator::NotTaken => self.conditional_not_taken += 1,
+                Terminator::Taken => self.conditional_taken += 1,
+                Terminator::Direct => self.unconditional_direct += 1,
+                Terminator::Indirect => self.unconditional_indirect += 1,
+                Terminator::Syscall | Terminator::Next | Terminator::Interrupted => {}
+            }
+        }
+    }
+
+    /// Adds an event. Signal 0 is none: the path was cut there.
+    pub fn add_event(&mut self, event: &Event) {
+        match *event {
+            Event::Syscall { .. } => self.system_calls += 1,
+            Event::Signal { signal, .. } if signal != 0 => self.signals += 1,
+            Event::Lost => self.lost += 1,
+            _ => {}
+        }
+    }
+
+    /// Adds a memory access.
+    pub fn add_access(&mut self, access: &Access) {
+        let sum = if access.is_write() { &mut self.writes } else { &mut self.reads };
+        *sum += 1;
     }
 }
 
@@ -459,5 +492,14 @@ mod tests {
                 (3, step.instructions() - 3, terminator)
             );
         }
+    }
+
+    #[test]
+    fn a_cut_path_is_no_signal() {
+        let mut counts = Counts::default();
+        for signal in [0, 11] {
+            counts.add_event(&Event::Signal { signal, pc: AppPc::NONE, handler: AppPc::NONE, tsc: Tsc::NONE });
+        }
+        assert_eq!(counts.signals, 1);
     }
 }

@@ -2,6 +2,7 @@
 //! agrees with the headers and with itself.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
+mod continuity;
 mod follow;
 mod fragments;
 
@@ -21,6 +22,7 @@ use crate::parallel::Pool;
 use crate::tally::{PathTotal, Tally};
 use crate::trace::{Chunk, Trace};
 
+pub use continuity::ContinuityCheck;
 use follow::{ChunkBoundary, Continuation, FlowChecker};
 
 /// What a full check found.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use serde::Serialize;
-use trace::{Access, Batch, Counts, DataMode, Event, Exit, Step, Terminator, ThreadId, ThreadSummary, Trace, Tsc};
+use trace::{Access, Batch, Counts, DataMode, Event, Exit, Step, ThreadId, ThreadSummary, Trace, Tsc};
 
 use crate::arguments::{Info, Input};
 use crate::digits::{grouped, percent, size};
@@ -61,14 +61,14 @@ impl Counter {
 impl Visitor for Counter {
     fn step(&mut self, thread: ThreadId, step: &Step, part: Range<u32>) -> Result<(), Stopped> {
         if let Some(counts) = self.counts(thread) {
-            count_step(counts, step, part);
+            counts.add_step(step, part);
         }
         Ok(())
     }
 
     fn event(&mut self, thread: ThreadId, event: &Event) -> Result<(), Stopped> {
         if let Some(counts) = self.counts(thread) {
-            count_event(counts, event);
+            counts.add_event(event);
         }
         Ok(())
     }
@@ -79,38 +79,9 @@ impl Visitor for Counter {
 
     fn access(&mut self, batch: &Batch, access: &Access, _: Option<&Step>) -> Result<(), Stopped> {
         if let Some(counts) = self.counts(batch.thread()) {
-            count_access(counts, access);
+            counts.add_access(access);
         }
         Ok(())
-    }
-}
-
-pub fn count_access(counts: &mut Counts, access: &Access) {
-    let sum = if access.is_write() { &mut counts.writes } else { &mut counts.reads };
-    *sum += 1;
-}
-
-/// Adds the instructions in `part` of a step, and its branch if that is among them.
-pub fn count_step(counts: &mut Counts, step: &Step, part: Range<u32>) {
-    counts.instructions += u64::from(part.end - part.start);
-    counts.steps += 1;
-    if part.end == step.instructions() {
-        match step.terminator() {
-            Terminator::NotTaken => counts.conditional_not_taken += 1,
-            Terminator::Taken => counts.conditional_taken += 1,
-            Terminator::Direct => counts.unconditional_direct += 1,
-            Terminator::Indirect => counts.unconditional_indirect += 1,
-            Terminator::Syscall | Terminator::Next | Terminator::Interrupted => {}
-        }
-    }
-}
-
-pub fn count_event(counts: &mut Counts, event: &Event) {
-    match event {
-        Event::Syscall { .. } => counts.system_calls += 1,
-        Event::Signal { signal, .. } if *signal != 0 => counts.signals += 1,
-        Event::Lost => counts.lost += 1,
-        _ => {}
     }
 }
 
@@ -528,21 +499,4 @@ fn module_table(modules: &[ModuleJson]) -> String {
             .expect("a string takes everything");
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use trace::AppPc;
-
-    use super::*;
-
-    #[test]
-    fn a_cut_path_is_no_signal() {
-        let mut counts = Counts::default();
-        for signal in [0, 11] {
-            let event = Event::Signal { signal, pc: AppPc::NONE, handler: AppPc::NONE, tsc: Tsc::NONE };
-            count_event(&mut counts, &event);
-        }
-        assert_eq!(counts.signals, 1);
-    }
 }

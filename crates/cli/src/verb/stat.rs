@@ -20,7 +20,7 @@ use crate::failure::FAILED;
 use crate::names;
 use crate::output::{Output, Stopped};
 use crate::select::{self, Visitor};
-use crate::verb::info::{self, Overview, count_access, count_event, count_step};
+use crate::verb::info::{self, Overview};
 
 pub fn run(arguments: &Stat) -> Result<u8, Stopped> {
     let trace = select::open(&arguments.input)?;
@@ -93,7 +93,7 @@ impl Tally {
     fn batch(&mut self, batch: &Batch) {
         let counts = self.threads.entry(batch.thread()).or_default();
         for step in batch.steps() {
-            count_step(counts, step, 0..step.instructions());
+            counts.add_step(step, 0..step.instructions());
             count_block(&mut self.blocks, step, step.instructions());
         }
         for (_, event) in batch.events() {
@@ -103,13 +103,13 @@ impl Tally {
     }
 
     fn access(&mut self, thread: ThreadId, access: &Access) {
-        count_access(self.threads.entry(thread).or_default(), access);
+        self.threads.entry(thread).or_default().add_access(access);
         let sizes = if access.is_write() { &mut self.stores } else { &mut self.loads };
         sizes.add(access.size(), 1);
     }
 
     fn event(&mut self, thread: ThreadId, event: &Event) {
-        count_event(self.threads.entry(thread).or_default(), event);
+        self.threads.entry(thread).or_default().add_event(event);
         match *event {
             Event::Syscall { number, .. } => *self.system_calls.entry(number).or_default() += 1,
             // Signal 0 is none: the recorder has cut the path there.
@@ -148,7 +148,7 @@ fn count_block(blocks: &mut [BlockCounts], step: &Step, instructions: u32) {
 impl Visitor for Tally {
     fn step(&mut self, thread: ThreadId, step: &Step, part: Range<u32>) -> Result<(), Stopped> {
         count_block(&mut self.blocks, step, part.end - part.start);
-        count_step(self.threads.entry(thread).or_default(), step, part);
+        self.threads.entry(thread).or_default().add_step(step, part);
         Ok(())
     }
 

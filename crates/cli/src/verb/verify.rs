@@ -3,18 +3,16 @@
 
 mod filter;
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use serde::Serialize;
-use trace::{AppPc, Counts, Event, Step, ThreadId, Trace};
+use trace::{ContinuityCheck, Counts, Event, Step, ThreadId, Trace};
 
 use crate::arguments::Verify;
 use crate::digits::grouped;
 use crate::failure::FAILED;
 use crate::output::{Output, Stopped};
 use crate::select::{self, Visitor};
-use crate::verb::info::{count_event, count_step};
 
 /// The number of problems that are listed; further ones are only counted.
 const LISTED_MAX: usize = 100;
@@ -102,103 +100,31 @@ fn text(report: &VerifyReport) -> String {
 }
 
 fn check_part(trace: &Trace, arguments: &Verify) -> Result<(Counts, Vec<String>), Stopped> {
-    let mut continuity = Continuity {
-        trace,
-        next: HashMap::new(),
-        called: HashMap::new(),
-        counts: Counts::default(),
-        problems: Vec::new(),
-    };
-    let damaged = select::walk(trace, &arguments.input, &mut continuity)?;
+    let mut part = PartVerifier { check: ContinuityCheck::new(trace.blocks()), counts: Counts::default() };
+    let damaged = select::walk(trace, &arguments.input, &mut part)?;
+    let mut problems = part.check.into_problems();
     if damaged > 0 {
-        continuity.problems.push(format!("{damaged} damaged places were left out"));
+        problems.push(format!("{damaged} damaged places were left out"));
     }
-    Ok((continuity.counts, continuity.problems))
+    Ok((part.counts, problems))
 }
 
-/// Checks for every thread that each step, signal and gap begins at the address that the step or
-/// event before it gives.
-struct Continuity<'t> {
-    trace: &'t Trace,
-    next: HashMap<ThreadId, AppPc>,
-    /// For each thread that has just made a system call, its number and the address behind it.
-    called: HashMap<ThreadId, (u32, AppPc)>,
+/// Checks and counts the steps and events of a part.
+struct PartVerifier<'t> {
+    check: ContinuityCheck<'t>,
     counts: Counts,
-    problems: Vec<String>,
 }
 
-impl Continuity<'_> {
-    fn expect(&mut self, thread: ThreadId, address: AppPc) {
-        if address.is_none() {
-            self.next.remove(&thread);
-        } else {
-            self.next.insert(thread, address);
-        }
-    }
-
-    /// Reports a problem if the thread is not expected at `address`.
-    fn arrive(&mut self, thread: ThreadId, address: AppPc) {
-        if let Some(&expected) = self.next.get(&thread)
-            && address != expected
-        {
-            self.problems.push(format!("thread {thread}: goes on at {address:#x} although {expected:#x} comes next"));
-        }
-    }
-
-    /// Checks a signal: it comes before an instruction, or in a system call, which is restarted or
-    /// not.
-    fn interrupt(&mut self, thread: ThreadId, pc: AppPc) {
-        const SYSCALL_BYTES: u64 = 2;
-        const RT_SIGRETURN: u32 = 15;
-        // An rt_sigreturn that finds no frame continues at 0.
-        let is_in_call =
-            |&(number, after): &(u32, AppPc)| pc.is_none() && number == RT_SIGRETURN || pc + SYSCALL_BYTES == after;
-        if !self.called.get(&thread).is_some_and(is_in_call) {
-            self.arrive(thread, pc);
-        }
-    }
-}
-
-impl Visitor for Continuity<'_> {
+impl Visitor for PartVerifier<'_> {
     fn step(&mut self, thread: ThreadId, step: &Step, part: Range<u32>) -> Result<(), Stopped> {
-        let Some(first) = self.trace.blocks().instructions(step).next() else {
-            self.problems.push(format!("thread {}: a step of a block that is not there", thread));
-            return Ok(());
-        };
-        self.arrive(thread, first.address);
-        self.called.remove(&thread);
-        count_step(&mut self.counts, step, part);
-        self.expect(thread, step.next());
+        self.check.step(thread, step);
+        self.counts.add_step(step, part);
         Ok(())
     }
 
     fn event(&mut self, thread: ThreadId, event: &Event) -> Result<(), Stopped> {
-        count_event(&mut self.counts, event);
-        match *event {
-            Event::Start { pc, .. } | Event::Resume { pc, .. } => self.expect(thread, pc),
-            Event::Signal { pc, handler, .. } => {
-                self.interrupt(thread, pc);
-                self.called.remove(&thread);
-                self.expect(thread, handler);
-            }
-            Event::Gap { pc } => {
-                self.arrive(thread, pc);
-                self.expect(thread, AppPc::NONE);
-            }
-            Event::Syscall { number, .. } => {
-                if let Some(&after) = self.next.get(&thread) {
-                    self.called.insert(thread, (number, after));
-                }
-            }
-            Event::End { .. } | Event::Detach { .. } | Event::Lost => self.expect(thread, AppPc::NONE),
-            Event::Time { .. }
-            | Event::Child { .. }
-            | Event::FsBase { .. }
-            | Event::RoutineEnter { .. }
-            | Event::RoutineReturn { .. }
-            | Event::Mapping { .. }
-            | Event::Unfinished { .. } => {}
-        }
+        self.check.event(thread, event);
+        self.counts.add_event(event);
         Ok(())
     }
 }
