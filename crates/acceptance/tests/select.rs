@@ -513,7 +513,8 @@ fn routines_of_a_stripped_program() {
     let call = Call::new(executable).arg("plain");
     let (recorded, text) = complaint(&call, &["--routine", &format!("{chosen:#x}")]);
     assert!(text.is_empty() && total(&recorded) > 1000, "{text}");
-    let (recorded, text) = complaint(&call, &["--routine", "chosen"]);
+    // Libraries have similar names to others.
+    let (recorded, text) = complaint(&call, &["--routine", "xyzzy_chosen"]);
     assert!(text.contains("the executable is stripped") && text.lines().count() == 1, "{text}");
     assert_eq!(total(&recorded), 0);
     // No function of a library is near an address of the executable.
@@ -528,7 +529,7 @@ fn one_of_two_routines_that_does_not_exist() {
     command.args(["stat", "--routine", "chosen", "--routine", "chosne"]).arg(&recorded.path);
     let output = process::run(&mut command);
     let text = output.stderr_text();
-    assert!(text.contains("called chosne (did you mean chosen?)") && text.lines().count() == 1, "{text}");
+    assert!(text.contains("called chosne (did you mean chosen") && text.lines().count() == 1, "{text}");
     assert!(output.stdout_text().contains(" chosen\n"));
 }
 
