@@ -392,7 +392,7 @@ fn assert_stack_pointers(trace: &Trace, what: &str) {
         assert!(pointers.len() <= 1, "{what}: {pointers:x?}");
         threads += pointers.len();
     }
-    assert!(threads > 24, "{what}: {threads} threads");
+    assert!(threads >= 8, "{what}: {threads} threads");
 }
 
 #[test]
@@ -413,8 +413,8 @@ fn everything_at_once_in_many_threads_again_and_again() {
         assert_eq!(process::run(&mut command).stderr_text(), "", "{what}");
         process::assert_clean(target.pid());
         let trace = acceptance::call::open_sound(&output);
-        // The first thread may wait all the time.
-        assert!([32, 33].contains(&trace.threads().len()), "{what}: {} threads", trace.threads().len());
+        // Not all threads may have begun before the limit is reached.
+        assert!((8..=33).contains(&trace.threads().len()), "{what}: {} threads", trace.threads().len());
         assert_eq!(trace.exit(), trace::Exit::Detached, "{what}");
         let totals = trace.totals();
         let accesses = totals.reads + totals.writes;
