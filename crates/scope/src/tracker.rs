@@ -3,7 +3,7 @@
 //! A [`Tracker`] keeps the thread's *activations*: calls of functions that have not returned. A
 //! call begins one, a return ends one, and so does what takes their place: jumps to another
 //! function (tail calls), longjmp and exceptions, which continue in an activation further out. A
-//! call does not leave a loop, nor does a gap in the recording. Behind a gap, the address tells
+//! call does not leave a loop, nor does a gap in the recording. Behind a gap, the address says
 //! where the thread is: where a call returns to, at the entry of a function, or inside of one.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
@@ -67,6 +67,9 @@ enum StepOrigin {
 
 /// Activations that are kept at most; the outermost ones are given up.
 const ACTIVATIONS_MAX: usize = 1 << 16;
+/// Activations that are given up at once, so that a deep recursion does not move all others with
+/// every call.
+const GIVEN_UP: usize = 1 << 10;
 
 impl<'s> Tracker<'s> {
     /// Begins to follow a thread of which nothing is known.
@@ -150,7 +153,7 @@ impl<'s> Tracker<'s> {
 
     fn push(&mut self, activation: Activation) {
         if self.activations.len() == ACTIVATIONS_MAX {
-            self.activations.remove(0);
+            self.activations.drain(..GIVEN_UP);
         }
         self.activations.push(activation);
     }
