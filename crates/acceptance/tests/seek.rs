@@ -8,7 +8,7 @@ use std::process::Command;
 use acceptance::call::Data;
 use acceptance::source::compile;
 use acceptance::{Call, RecordedCall, process, trackway};
-use trace::{AppPc, Batch, InstructionIndex, Item, Merged, ThreadId, Trace, Tsc};
+use trace::{AppPc, Batch, InstructionIndex, Item, MergedBatches, ThreadId, Trace, Tsc};
 use workloads::{Exit, Variant};
 
 /// Records some threads, each of which goes round a loop of nine instructions.
@@ -72,12 +72,12 @@ impl MergedItems {
     }
 }
 
-fn batches(merged: &mut Merged<'_>, most: usize) -> Vec<MergedItems> {
+fn batches(merged: &mut MergedBatches<'_>, most: usize) -> Vec<MergedItems> {
     std::iter::from_fn(|| merged.next_batch().unwrap().map(MergedItems::new)).take(most).collect()
 }
 
 /// Compares what follows a seek with what counting finds there, in many places.
-fn check(make: impl Fn() -> Merged<'static>, name: &str) {
+fn check(make: impl Fn() -> MergedBatches<'static>, name: &str) {
     let all = batches(&mut make(), usize::MAX);
     let total: u64 = all.iter().map(|batch| batch.instructions).sum();
     let places = (0..60).map(|place| total / 60 * place + place % 7);

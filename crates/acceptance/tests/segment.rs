@@ -164,7 +164,7 @@ fn consistency_and_overlap_are_as_counted() {
     collector.take(StepBuffer::default()).threads().for_each(|steps| edges.add(steps.steps));
     let (listing, probabilities) = (InstructionTable::new(trace.blocks()), edges.probabilities(trace.blocks()));
     let address = |instruction: segment::InstructionRef| {
-        segment::CodeAddresses::address(trace.blocks(), instruction.block.0, instruction.index)
+        segment::CodeAddresses::address(trace.blocks(), instruction.block, instruction.index)
     };
     for trace in set.traces() {
         let path: Vec<AppPc> = listing.path(trace).map(address).collect();

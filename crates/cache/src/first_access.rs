@@ -549,7 +549,7 @@ mod tests {
 
         /// Compares byte by byte with a model that keeps lines in maps.
         #[test]
-        fn it_is_what_maps_say(
+        fn flags_agree_with_maps(
             accesses in proptest::collection::vec((0u64..256, 1u64..40, 0u8..9), 0..300),
             granule_bits in 0u32..5, touched in any::<bool>(),
         ) {

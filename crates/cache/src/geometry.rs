@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_what_can() {
+    fn an_illegal_geometry_is_refused_with_legal_numbers() {
         let said = |bytes, line, ways| Geometry::new(bytes, line, ways).unwrap_err().to_string();
         assert_eq!(said(48, 16, 2), "a cache size of 48 is not possible; 32 and 64 are");
         assert_eq!(said(64, 0, 2), "a line size of 0 is not possible; 1 and 1 are");

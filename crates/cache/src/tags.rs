@@ -195,7 +195,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_what_lists_say(
+        fn tags_agree_with_lists(
             lines in proptest::collection::vec(0u64..64, 0..600),
             set_bits in 0u32..4, way_bits in 0u32..4, lru in any::<bool>(),
         ) {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_is_gone() {
+    fn a_removed_line_is_gone() {
         let mut tags = Tags::new(Geometry::new(64, 16, 2).unwrap(), Replacement::Lru);
         let slot = tags.access(4).slot;
         assert_eq!((tags.remove(4), tags.remove(4), tags.find(4)), (Some(slot), None, None));

@@ -1,10 +1,10 @@
 //! Analyses of a program while it runs, without a trace file. A verb implements [`Receiver`];
-//! [`run`] captures the program into it, over a [`trace::Live`].
+//! [`run`] captures the program into it, over a [`trace::LiveTrace`].
 
 use std::fmt;
 
 use capture::{CaptureOptions, Sink};
-use trace::{AccessDescriptors, AppPc, BlockId, Exit, Fragment, Live, Module, ThreadId, ThreadInfo, Tsc};
+use trace::{AccessDescriptors, AppPc, BlockId, Exit, Fragment, LiveTrace, Module, ThreadId, ThreadInfo, Tsc};
 
 use crate::failure::Failure;
 use crate::output::Stopped;
@@ -14,9 +14,9 @@ pub trait Receiver {
     /// Takes a new thread.
     fn thread(&mut self, thread: &ThreadInfo) -> Result<(), Stopped>;
     /// Takes words of a thread: gives them to `live`, and takes the batches that come out.
-    fn path(&mut self, live: &mut Live, words: ThreadWords<'_>) -> Result<(), Stopped>;
+    fn path(&mut self, live: &mut LiveTrace, words: ThreadWords<'_>) -> Result<(), Stopped>;
     /// Takes the last batches of `live`: the program has exited, or runs on natively.
-    fn finish(&mut self, live: &mut Live) -> Result<(), Stopped>;
+    fn finish(&mut self, live: &mut LiveTrace) -> Result<(), Stopped>;
     /// Returns the size of the result, which a limit may bound; more than any limit if it is
     /// enough.
     fn bytes(&self) -> u64 {
@@ -34,7 +34,7 @@ pub struct ThreadWords<'e> {
 }
 
 /// Runs a program, or attaches to one, and returns how it ended.
-pub fn run(options: &CaptureOptions, live: Live, receiver: &mut impl Receiver) -> Result<Exit, Stopped> {
+pub fn run(options: &CaptureOptions, live: LiveTrace, receiver: &mut impl Receiver) -> Result<Exit, Stopped> {
     let mut tracer = Tracer { live, receiver };
     let outcome = capture::capture(options, &mut tracer).map_err(Failure::from)?;
     if let Some(TracerError(stopped)) = outcome.failure {
@@ -48,7 +48,7 @@ pub fn run(options: &CaptureOptions, live: Live, receiver: &mut impl Receiver) -
 }
 
 struct Tracer<'r, R> {
-    live: Live,
+    live: LiveTrace,
     receiver: &'r mut R,
 }
 

@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use trace::{
-    Access, AppPc, Batch, DataMode, Event, InstructionIndex, InstructionWindow, Merged, ReadError, Step, ThreadId,
-    Trace,
+    Access, AppPc, Batch, DataMode, Event, InstructionIndex, InstructionWindow, MergedBatches, ReadError, Step,
+    ThreadId, Trace,
 };
 
 use crate::arguments::Input;
@@ -82,7 +82,7 @@ pub fn warn_if_unfinished(trace: &Trace, file: &Path) -> u64 {
 }
 
 /// Returns a reader of all threads.
-pub fn merged(trace: &Trace, with_accesses: bool) -> Result<Merged<'_>, ReadError> {
+pub fn merged(trace: &Trace, with_accesses: bool) -> Result<MergedBatches<'_>, ReadError> {
     if with_accesses { trace.merged_with_accesses() } else { Ok(trace.merged()) }
 }
 

@@ -106,6 +106,10 @@ fn shortened(moved: u64) -> u32 {
     moved as u32
 }
 
+/// Groups of a chunk at most: half a gigabyte. No recording comes near; but a few bytes of a file
+/// can define many fragments and say that each has much data.
+const GROUPS_MAX: usize = 1 << 22;
+
 /// The history of all lanes in a chunk.
 #[derive(Debug, Default)]
 struct LaneTable {
@@ -120,7 +124,8 @@ impl LaneTable {
         self.groups.clear();
     }
 
-    /// Returns the position of a fragment's groups. There are as many as its longest data needs.
+    /// Returns the position of a fragment's groups. There are as many as its longest data needs. If
+    /// all groups would be too many, there are none at the position.
     #[inline]
     fn place(&mut self, layout: &impl DataLayout) -> usize {
         match self.places.get(layout.fragment() as usize) {
@@ -136,10 +141,14 @@ impl LaneTable {
             self.places.resize(fragment + 1024, 0);
         }
         let place = self.groups.len();
+        let end = place + usize::from(layout.longest()).div_ceil(GROUP_BYTES);
+        if end > GROUPS_MAX {
+            return GROUPS_MAX;
+        }
         if let (Some(slot), Ok(number)) = (self.places.get_mut(fragment), u32::try_from(place + 1)) {
             *slot = number;
         }
-        self.groups.resize(place + usize::from(layout.longest()).div_ceil(GROUP_BYTES), Group::default());
+        self.groups.resize(end, Group::default());
         place
     }
 }

@@ -19,9 +19,10 @@
 //! [`words::Words`] iterates paths and events for all of them, and for the readers of a trace.
 //!
 //! `docs/format.md` describes the payloads for other implementations; changing a codec changes the
-//! format. The trace crate's writer and reader are the only users.
+//! format. The writer and the reader of the crate `trace` are the main users; `memory` has the
+//! codecs 3 and 4 to compare with.
 
-pub mod bits;
+mod bits;
 pub mod bytes;
 mod checksum;
 pub mod dense_map;

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_installed_runs() {
+    fn installed_programs_run() {
         for program in all().iter().filter(|program| program.is_installed()) {
             let directory = tempfile::tempdir().unwrap();
             let output = run(program, directory.path());

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_or_emitted_is_known() {
+    fn stored_and_emitted_values_are_known() {
         let (mut cfiat, mut encoder) = (Cfiat::new(&config(KnownCriterion::Values)).unwrap(), LoadEncoder::default());
         assert_eq!(encoder.encode_load(&mut cfiat, 0x100, &[1, 2, 3, 4]).1, Some(0));
         cfiat.store(0x104, &[5, 6, 7, 8]);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overwritten_is_known() {
+    fn an_overwritten_value_is_known() {
         let mut cfiat = Cfiat::new(&config(KnownCriterion::Values)).unwrap();
         assert!(!cfiat.overwrite(0x100, 4, 7));
         cfiat.store(0x100, &[1; 16]);

@@ -60,14 +60,14 @@ pub fn exercise(bytes: Vec<u8>) {
         Err(_) => false,
     });
     if let Ok(mut merged) = trace.merged_with_accesses() {
-        (0..1000).find(|_| matches!(merged.visit_next(|_| Nobody), Ok(false)));
+        (0..1000).find(|_| matches!(merged.visit_next(|_| IgnoringVisitor), Ok(false)));
     }
 }
 
 /// Reads every access and ignores it.
-struct Nobody;
+struct IgnoringVisitor;
 
-impl AccessVisitor for Nobody {
+impl AccessVisitor for IgnoringVisitor {
     fn executed(&mut self, _: u64) {}
 
     fn operand(&mut self, operand: Operand<'_>) {

@@ -8,7 +8,7 @@
 use crate::{exercise::exercise, next, next_u16, take};
 
 /// Codec and checksum of every chunk that could be decoded.
-pub type Decoded = Vec<(u8, u32)>;
+pub type DecodedChunks = Vec<(u8, u32)>;
 
 const KINDS: u8 = 7;
 const CODECS: u8 = 5;
@@ -22,7 +22,7 @@ const EXTRA: [usize; 8] = [0, 0, 16, 0, 120, 0, 0, 32];
 const FAST_STREAMS: usize = 3;
 
 /// Reads the chunks in `bytes` as a trace. Returns what could be decoded.
-pub fn framed(bytes: &[u8]) -> Decoded {
+pub fn framed(bytes: &[u8]) -> DecodedChunks {
     let (file, decoded) = trace::repair::repair_checksums(frame(bytes));
     exercise(file);
     decoded

@@ -13,7 +13,7 @@ mod port_bits;
 mod ring;
 
 pub use accesses::accesses;
-pub use framed::{Decoded, framed, unframed};
+pub use framed::{DecodedChunks, framed, unframed};
 pub use memory_trace::memory_trace;
 pub use port_bits::port_bits;
 pub use ring::rings;

@@ -121,11 +121,17 @@ impl<W: Write> Compression<'_, W> {
         let has_scopes = self.scopes.functions().len() > 0;
         for (item, accesses) in batch.items_with_accesses() {
             if has_scopes {
-                let change = |event| thread.scope(action(event, &self.first_loops));
+                let mut written = Ok(());
+                let change = |event| {
+                    if written.is_ok() {
+                        written = thread.scope(action(event, &self.first_loops));
+                    }
+                };
                 match &item {
                     Item::Step(step) => tracker.step(step, self.blocks, change),
                     Item::Event(event) => tracker.event(event, change),
                 }
+                written?;
             }
             let known = match &item {
                 Item::Step(step) => self.points.get_mut(step.block().0 as usize),

@@ -11,6 +11,9 @@ use codec::crc;
 /// The file's first bytes; the last one is the version.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89TkMem\n\x01";
 const CHUNK_HEADER_BYTES: usize = 16;
+/// The most bytes that a packed stream of a chunk has. So a few bytes of a file do not unpack to
+/// more than memory holds.
+pub(crate) const STREAM_MAX: usize = 1 << 28;
 
 /// What a chunk holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

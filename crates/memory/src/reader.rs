@@ -15,7 +15,7 @@ use entity::ThreadId;
 use memmap2::Mmap;
 
 use crate::FormatError;
-use crate::container::{Chunk, Kind, Refusal, chunks};
+use crate::container::{Chunk, Kind, Refusal, STREAM_MAX, chunks};
 use crate::origin::{MemoryCodec, Origin};
 use crate::point::{AccessPoint, PointId, PointTable};
 use crate::prsd::PieceReader;
@@ -52,8 +52,7 @@ pub enum MemoryTraceError {
     NoThread(ThreadId),
 }
 
-/// The most bytes that a stream of a chunk can have.
-const STREAM_MAX: usize = 1 << 30;
+const DIRECTORY: FormatError = FormatError("directory of pieces");
 
 enum FileBytes {
     Mapped(Mmap),
@@ -88,8 +87,8 @@ pub struct MemoryTrace {
 struct ThreadIndex {
     orders: Vec<Chunk>,
     addresses: Vec<Chunk>,
-    /// By number of the access point, where its pieces are.
-    pieces: Vec<Vec<PieceBytes>>,
+    /// Where the pieces of each access point are. A thread takes memory for its own points only.
+    pieces: BTreeMap<PointId, Vec<PieceBytes>>,
 }
 
 /// The pieces of a point in a chunk.
@@ -97,8 +96,8 @@ struct ThreadIndex {
 struct PieceBytes {
     /// The chunk, by its position in [`ThreadIndex::addresses`].
     chunk: u32,
-    /// Their place in the chunk's unpacked pieces.
-    place: Range<u32>,
+    /// Where they are in the chunk's unpacked pieces.
+    range: Range<u32>,
 }
 
 impl fmt::Debug for MemoryTrace {
@@ -172,7 +171,7 @@ impl MemoryTrace {
             Kind::Addresses => {
                 let directory = self.unpacked(&chunk)?;
                 let index = self.threads.entry(thread).or_default();
-                index.add_pieces(&directory, self.points.all().len()).ok_or(FormatError("directory of pieces"))?;
+                index.add_pieces(&directory, self.points.all().len()).ok_or(DIRECTORY)?;
                 index.addresses.push(chunk);
             }
             Kind::Records => self.records.push(chunk),
@@ -257,15 +256,22 @@ impl MemoryTrace {
         mut each: impl FnMut(PointId, crate::prsd::Piece<'_>),
     ) -> Result<(), MemoryTraceError> {
         let Some(index) = self.threads.get(&thread) else { return Err(MemoryTraceError::NoThread(thread)) };
-        for (number, chunk) in (0u32..).zip(&index.addresses) {
-            let pieces = self.unpacked_pieces(chunk).map_err(|problem| chunk.error(problem))?;
-            for (point, places) in (0u32..).zip(&index.pieces) {
-                for place in places.iter().filter(|place| place.chunk == number) {
-                    let mut reader = PieceReader::new(place.of(&pieces));
-                    while let Some(piece) = reader.next_piece().map_err(|problem| chunk.error(problem))? {
-                        each(PointId(point), piece);
-                    }
-                }
+        for chunk in &index.addresses {
+            self.pieces_of_chunk(chunk, &mut each).map_err(|problem| chunk.error(problem))?;
+        }
+        Ok(())
+    }
+
+    fn pieces_of_chunk(
+        &self,
+        chunk: &Chunk,
+        each: &mut impl FnMut(PointId, crate::prsd::Piece<'_>),
+    ) -> Result<(), FormatError> {
+        let (directory, pieces) = (self.unpacked(chunk)?, self.unpacked_pieces(chunk)?);
+        for (point, range) in read_directory(&directory, self.points().len()).ok_or(DIRECTORY)? {
+            let mut reader = PieceReader::new(slice(&pieces, &range));
+            while let Some(piece) = reader.next_piece()? {
+                each(point, piece);
             }
         }
         Ok(())
@@ -287,6 +293,12 @@ impl MemoryTrace {
     fn actions(&self, row: u32) -> Option<&[Action]> {
         self.rows.get(row)
     }
+
+    /// Returns whether a row has an access. A missing row counts as one that has: a walk must come to
+    /// it, and fail.
+    fn has_access(&self, row: u32) -> bool {
+        self.rows.get(row).is_none_or(|row| row.iter().any(|action| matches!(action, Action::Access(_))))
+    }
 }
 
 impl Chunk {
@@ -297,25 +309,92 @@ impl Chunk {
 
 impl PieceBytes {
     fn of<'p>(&self, pieces: &'p [u8]) -> &'p [u8] {
-        pieces.get(self.place.start as usize..self.place.end as usize).unwrap_or(&[])
+        slice(pieces, &self.range)
     }
 }
 
+fn slice<'p>(pieces: &'p [u8], range: &Range<u32>) -> &'p [u8] {
+    pieces.get(range.start as usize..range.end as usize).unwrap_or(&[])
+}
+
 impl ThreadIndex {
-    /// Reads the directory of the next chunk of pieces.
+    /// Adds the next chunk of pieces, which has this directory.
     fn add_pieces(&mut self, directory: &[u8], point_count: usize) -> Option<()> {
         let chunk = u32::try_from(self.addresses.len()).ok()?;
-        let (mut fields, mut number, mut start) = (ByteReader::new(directory), 0usize, 0u32);
-        while !fields.is_empty() {
-            let distance = usize::try_from(fields.varint()?).ok().filter(|&distance| distance > 0)?;
-            number = number.checked_add(distance).filter(|&number| number <= point_count)?;
-            let end = start.checked_add(fields.varint_u32()?)?;
-            if self.pieces.len() < number {
-                self.pieces.resize_with(number, Vec::new);
-            }
-            self.pieces.get_mut(number - 1)?.push(PieceBytes { chunk, place: start..end });
-            start = end;
+        for (point, range) in read_directory(directory, point_count)? {
+            self.pieces.entry(point).or_default().push(PieceBytes { chunk, range });
         }
         Some(())
+    }
+}
+
+/// Returns where the pieces of each point are in the unpacked pieces of a chunk.
+fn read_directory(directory: &[u8], point_count: usize) -> Option<Vec<(PointId, Range<u32>)>> {
+    let (mut fields, mut number, mut start) = (ByteReader::new(directory), 0u32, 0u32);
+    let mut ranges = Vec::new();
+    while !fields.is_empty() {
+        let distance = fields.varint_u32().filter(|&distance| distance > 0)?;
+        number = number.checked_add(distance).filter(|&number| number as usize <= point_count)?;
+        let end = start.checked_add(fields.varint_u32()?)?;
+        ranges.push((PointId(number - 1), start..end));
+        start = end;
+    }
+    Some(ranges)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use codec::bytes::put_varint;
+
+    use super::*;
+    use crate::container::ChunkWriter;
+    use crate::row::LoopIndex;
+    use crate::second_stage::SecondStage;
+
+    fn packed(content: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        SecondStage::Store.pack(content, &mut out);
+        out
+    }
+
+    /// Returns a file with these chunks between its origin and its end.
+    fn file(codec: MemoryCodec, chunks: &[(Kind, Vec<u8>)]) -> Vec<u8> {
+        let origin = (Kind::Origin, packed(&Origin { codec, ..Origin::default() }.write()));
+        let mut writer = ChunkWriter::new(Vec::new()).unwrap();
+        for (kind, content) in [&[origin][..], chunks, &[(Kind::End, vec![1])]].concat() {
+            writer.put(kind, 0, &content).unwrap();
+        }
+        writer.finish().unwrap().0
+    }
+
+    #[test]
+    fn a_record_of_an_unknown_point_is_refused() {
+        let raw = [&[1][..], &1_000_000u32.to_le_bytes(), &[0; 8]].concat();
+        let turns = packed(&[0, 1]);
+        let trace = file(MemoryCodec::Raw, &[(Kind::Records, raw), (Kind::Turns, turns)]);
+        let first = MemoryTrace::from_bytes(trace).unwrap().merged().next();
+        assert!(first.is_some_and(|record| record.is_err()));
+    }
+
+    #[test]
+    fn a_thread_takes_memory_for_its_own_points_only() {
+        let (mut index, mut directory) = (ThreadIndex::default(), Vec::new());
+        [1_000_000, 1].into_iter().for_each(|field| put_varint(&mut directory, field));
+        index.add_pieces(&directory, 1_000_000).unwrap();
+        assert_eq!(index.pieces.len(), 1);
+    }
+
+    /// Rules that double what they use make a few bytes more scopes than anything can pass over.
+    #[test]
+    fn merging_does_not_go_through_scopes_without_accesses() {
+        let mut rows = Vec::new();
+        [1, Action::Iterate(LoopIndex(0)).code()].into_iter().for_each(|field| put_varint(&mut rows, field));
+        // Rule 0 is row 0, sixty rules double the one before.
+        let order = [&[61, 1, 0][..], &[1, 3, 0].repeat(60)].concat();
+        let chunks = [(Kind::Rows, packed(&rows)), (Kind::Order, packed(&order)), (Kind::Turns, packed(&[0, 1]))];
+        let trace = MemoryTrace::from_bytes(file(MemoryCodec::Prsd, &chunks)).unwrap();
+        assert_eq!(trace.grammars(ThreadId::FIRST).next().unwrap().unwrap().length(), 1 << 60);
+        assert!(trace.merged().next().unwrap().is_err());
     }
 }

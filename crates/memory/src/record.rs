@@ -157,9 +157,21 @@ impl RecordReader {
         })
     }
 
-    /// Appends the records of the next chunk to `records`. No later chunk can be read after an
-    /// error.
-    pub(crate) fn read(&mut self, chunk: &[u8], records: &mut Vec<AccessRecord>) -> Result<(), FormatError> {
+    /// Appends the records of the next chunk, which are of `point_count` access points, to
+    /// `records`. No later chunk can be read after an error.
+    pub(crate) fn read(
+        &mut self,
+        chunk: &[u8],
+        point_count: usize,
+        records: &mut Vec<AccessRecord>,
+    ) -> Result<(), FormatError> {
+        let before = records.len();
+        self.append(chunk, point_count, records)?;
+        let is_known = |record: &AccessRecord| (record.point.0 as usize) < point_count;
+        if records.iter().skip(before).all(is_known) { Ok(()) } else { Err(MALFORMED) }
+    }
+
+    fn append(&mut self, chunk: &[u8], point_count: usize, records: &mut Vec<AccessRecord>) -> Result<(), FormatError> {
         if let Decoders::Vpc3(decompressor) = &mut self.0 {
             let push = |record: vpc3::Vpc3Record| {
                 records.push(AccessRecord { point: PointId(record.pc), address: record.address });
@@ -170,7 +182,7 @@ impl RecordReader {
         let count = fields.varint().and_then(|count| usize::try_from(count).ok());
         let count = count.filter(|&count| count <= RECORDS_MAX).ok_or(MALFORMED)?;
         let (words, addresses) = match &mut self.0 {
-            Decoders::Native(decoders) => read_native(decoders, &mut fields, count)?,
+            Decoders::Native(decoders) => read_native(decoders, &mut fields, count, point_count)?,
             _ => (read_words(&mut fields, count).ok_or(MALFORMED)?, fields.rest().to_vec()),
         };
         let (addresses, []) = addresses.as_chunks() else { return Err(MALFORMED) };
@@ -194,6 +206,7 @@ fn read_native(
     (tables, lanes): &mut (fast::FastTables, lanes::Decoder<Layout>),
     fields: &mut ByteReader<'_>,
     count: usize,
+    point_count: usize,
 ) -> Result<(Vec<u32>, Vec<u8>), FormatError> {
     let length = fields.varint().and_then(|length| usize::try_from(length).ok()).ok_or(MALFORMED)?;
     let (mut words, mut addresses) = (Vec::new(), Vec::new());
@@ -203,8 +216,10 @@ fn read_native(
         let payload = fields.take(length).ok_or(MALFORMED)?;
         fast::decode(tables, payload, count, &mut words).map_err(|_| MALFORMED)?;
     }
-    // Words with the top bit set would be events, which have no place here.
-    if words.iter().any(|&word| word == 0 || word > wire::word::PATH_MAX) {
+    // The decoder of lanes takes memory for the highest number. Words with the top bit set would be
+    // events, which have no place here.
+    let is_point = |&word: &u32| word != 0 && word as usize <= point_count && word <= wire::word::PATH_MAX;
+    if !words.iter().all(is_point) {
         return Err(MALFORMED);
     }
     lanes.decode(&Layouts, &words, fields.rest(), 8 * count, &mut addresses).map_err(|_| MALFORMED)?;
@@ -231,7 +246,7 @@ mod tests {
     fn check(codec: MemoryCodec, records: &[AccessRecord]) {
         let (mut reader, mut read) = (RecordReader::new(codec), Vec::new());
         for chunk in chunks(codec, records) {
-            reader.read(&chunk, &mut read).unwrap();
+            reader.read(&chunk, 50, &mut read).unwrap();
         }
         assert!(read == records, "{codec}");
     }
@@ -260,7 +275,7 @@ mod tests {
         fn any_bytes_are_refused_or_read(bytes: Vec<u8>, count in 0u8..20) {
             for codec in CODECS {
                 let chunk = [&[count][..], &bytes].concat();
-                let _ = RecordReader::new(codec).read(&chunk, &mut Vec::new());
+                let _ = RecordReader::new(codec).read(&chunk, 50, &mut Vec::new());
             }
         }
 
@@ -272,7 +287,7 @@ mod tests {
                 let mut chunk = chunks(codec, &records).remove(0);
                 let at = at.index(chunk.len());
                 chunk[at] = byte;
-                let _ = RecordReader::new(codec).read(&chunk, &mut Vec::new());
+                let _ = RecordReader::new(codec).read(&chunk, 50, &mut Vec::new());
             }
         }
     }

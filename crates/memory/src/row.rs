@@ -65,7 +65,10 @@ impl Action {
     }
 }
 
-/// All rows of a file.
+/// Actions in a row at most.
+pub(crate) const ROW_MAX: usize = 64;
+
+/// All rows of a file. No row is empty, so that each repetition of one is progress.
 #[derive(Debug, Default)]
 pub(crate) struct RowTable {
     actions: Vec<Action>,
@@ -121,6 +124,12 @@ impl RowTable {
         self.ends.len()
     }
 
+    /// Returns the number of actions in rows that are not in the file yet.
+    pub(crate) fn unwritten_actions(&self) -> usize {
+        let written = self.written.checked_sub(1).and_then(|last| self.ends.get(last));
+        self.actions.len() - written.copied().unwrap_or(0)
+    }
+
     /// Calls `each` with the numbers of the rows that a row consists of: its own number, which is a
     /// new one if the row is new, or one for each action if the table is full.
     #[inline]
@@ -171,7 +180,8 @@ impl RowTable {
     pub(crate) fn read(&mut self, content: &[u8]) -> Option<()> {
         let mut fields = ByteReader::new(content);
         while !fields.is_empty() {
-            for _ in 0..fields.varint()? {
+            let length = fields.varint().filter(|&length| (1..=ROW_MAX as u64).contains(&length))?;
+            for _ in 0..length {
                 self.actions.push(Action::from_code(fields.varint()?)?);
             }
             self.ends.push(self.actions.len());
@@ -224,15 +234,23 @@ mod tests {
             Action::ExitLoop(LoopIndex(5)),
         ];
         let (mut table, mut read) = (RowTable::default(), RowTable::default());
-        let rows = [&actions[..], &[], &actions[..1], &actions[..1], &actions[1..]];
-        assert_eq!(rows.map(|row| number(&mut table, row)), [0, 1, 2, 2, 3]);
+        let rows = [&actions[..], &actions[..1], &actions[..1], &actions[1..]];
+        assert_eq!(rows.map(|row| number(&mut table, row)), [0, 1, 1, 2]);
         let mut bytes = Vec::new();
         table.write_new(&mut bytes);
         read.read(&bytes).unwrap();
-        assert_eq!((read.get(0), read.get(1), read.get(4)), (Some(&actions[..]), Some(&[][..]), None));
-        assert_eq!(read.len(), 4);
+        assert_eq!((read.get(0), read.get(1), read.get(3)), (Some(&actions[..]), Some(&actions[..1]), None));
+        assert_eq!(read.len(), 3);
         for damaged in [vec![1, 6], vec![1], vec![2, 0], [vec![1], vec![0xff; 9], vec![1]].concat()] {
             assert_eq!(RowTable::default().read(&damaged), None);
         }
+    }
+
+    /// A grammar could repeat an empty row for ever, and a walk would never come to an action.
+    #[test]
+    fn empty_rows_and_endless_ones_are_refused() {
+        assert_eq!(RowTable::default().read(&[0]), None);
+        let row = |length: u8| [vec![length], vec![0; length.into()]].concat();
+        assert!(RowTable::default().read(&row(64)).is_some() && RowTable::default().read(&row(65)).is_none());
     }
 }

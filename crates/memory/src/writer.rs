@@ -2,9 +2,12 @@
 //!
 //! A [`MemoryTraceWriter`] gets what each thread does, in the merged order of threads. With
 //! [`MemoryCodec::Prsd`], every thread has a grammar of its own for the order of its rows, and a
-//! detector for each access point. Memory does not grow with the trace: a grammar that becomes too
-//! large is written and begun anew, and so are pieces. Of rows there is one table, whose size is
-//! limited.
+//! detector for each access point.
+//!
+//! Memory does not grow with the length of the trace, nor with the number of threads: a grammar
+//! that becomes too large is written and begun anew, and so are pieces, and so is everything if all
+//! threads together need too much. What remains is a table of all access points, and one of rows,
+//! whose size is limited.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,12 +17,12 @@ use std::time::{Duration, Instant};
 use codec::bytes::put_varint;
 use entity::ThreadId;
 
-use crate::container::{ChunkWriter, Kind};
+use crate::container::{ChunkWriter, Kind, STREAM_MAX};
 use crate::origin::{MemoryCodec, Origin};
 use crate::point::{AccessPoint, PointId, PointTable};
 use crate::prsd::{Detector, MAX_LEVEL, Piece, PieceEncoder};
 use crate::record::{AccessRecord, RecordWriter};
-use crate::row::{Action, RowTable};
+use crate::row::{Action, ROW_MAX, RowTable};
 use crate::second_stage::SecondStage;
 use crate::sequitur::{BoundedGrammars, Rules};
 
@@ -32,12 +35,20 @@ pub struct CompressionOptions {
     pub max_level: usize,
     /// Pieces of a thread are written when they take more bytes.
     pub piece_bytes: usize,
+    /// Grammars and pieces of all threads are written, and begun anew, when they take more bytes.
+    pub memory: usize,
     pub stage: SecondStage,
 }
 
 impl Default for CompressionOptions {
     fn default() -> Self {
-        Self { grammar_symbols: 1 << 16, max_level: MAX_LEVEL, piece_bytes: 4 << 20, stage: SecondStage::default() }
+        Self {
+            grammar_symbols: 1 << 16,
+            max_level: MAX_LEVEL,
+            piece_bytes: 4 << 20,
+            memory: 512 << 20,
+            stage: SecondStage::default(),
+        }
     }
 }
 
@@ -95,8 +106,16 @@ impl CompressionSummary {
 
 /// Accesses that are collected before they are compressed.
 const BATCH: usize = 8192;
+/// Actions that are collected before they are compressed: a thread may go through loops without any
+/// access.
+const BATCH_ACTIONS: usize = 4 * BATCH;
+/// Actions of new rows that are collected before the rows are written.
+const ROW_ACTIONS: usize = 1 << 20;
 /// Turns in a chunk.
 const TURNS: usize = 1 << 18;
+/// Limits of [`CompressionOptions`], so that no stream exceeds [`STREAM_MAX`].
+const GRAMMAR_SYMBOLS_MAX: usize = 1 << 24;
+const PIECE_BYTES_MAX: usize = STREAM_MAX / 2;
 
 /// Writes a memory trace.
 pub struct MemoryTraceWriter<W> {
@@ -104,8 +123,9 @@ pub struct MemoryTraceWriter<W> {
     options: CompressionOptions,
     points: PointTable,
     form: Form,
-    /// The streams of threads whose turn it is not.
+    /// The streams of threads whose turn it is not, and the bytes that they take.
     streams: BTreeMap<ThreadId, Box<ThreadStream>>,
+    stream_bytes: usize,
     turns: Vec<(ThreadId, u64)>,
     summary: CompressionSummary,
 }
@@ -125,6 +145,8 @@ struct ThreadStream {
     grammars: BoundedGrammars,
     /// By number of the access point.
     points: Vec<Option<Box<PointStream>>>,
+    /// The number of points that have a stream.
+    point_count: usize,
     /// Bytes of pieces of all points.
     piece_bytes: usize,
 }
@@ -147,17 +169,19 @@ pub struct ThreadWriter<'w, W: Write> {
 
 impl<W: Write> MemoryTraceWriter<W> {
     /// Begins a file.
-    pub fn new(out: W, origin: &Origin, options: CompressionOptions) -> io::Result<Self> {
-        let mut chunks = ChunkWriter::new(out)?;
-        let mut content = Vec::new();
-        options.stage.pack(&origin.write(), &mut content);
-        chunks.put(Kind::Origin, 0, &content)?;
+    pub fn new(out: W, origin: &Origin, mut options: CompressionOptions) -> io::Result<Self> {
+        options.grammar_symbols = options.grammar_symbols.min(GRAMMAR_SYMBOLS_MAX);
+        options.piece_bytes = options.piece_bytes.min(PIECE_BYTES_MAX);
+        let chunks = ChunkWriter::new(out)?;
         let form = match origin.codec {
             MemoryCodec::Prsd => Form::Sections { rows: RowTable::default() },
             codec => Form::Records(Box::new(RecordWriter::new(codec, options.stage))),
         };
         let (points, summary) = (PointTable::default(), CompressionSummary::default());
-        Ok(Self { chunks, options, points, form, streams: BTreeMap::new(), turns: Vec::new(), summary })
+        let (streams, turns) = (BTreeMap::new(), Vec::new());
+        let mut writer = Self { chunks, options, points, form, streams, stream_bytes: 0, turns, summary };
+        writer.put_packed(Kind::Origin, ThreadId::FIRST, &[&origin.write()])?;
+        Ok(writer)
     }
 
     /// Returns the number of accesses so far.
@@ -168,9 +192,13 @@ impl<W: Write> MemoryTraceWriter<W> {
 
     /// Returns a thread, which does what comes next.
     pub fn thread(&mut self, thread: ThreadId) -> ThreadWriter<'_, W> {
-        let symbols = self.options.grammar_symbols;
-        let stream =
-            self.streams.remove(&self.stream_of(thread)).unwrap_or_else(|| Box::new(ThreadStream::new(symbols)));
+        let stream = match self.streams.remove(&self.stream_of(thread)) {
+            Some(stream) => {
+                self.stream_bytes -= stream.memory();
+                stream
+            }
+            None => Box::new(ThreadStream::new(self.options.grammar_symbols)),
+        };
         ThreadWriter { writer: self, stream, thread, count: 0 }
     }
 
@@ -181,17 +209,26 @@ impl<W: Write> MemoryTraceWriter<W> {
         }
     }
 
-    fn give_back(&mut self, thread: ThreadId, stream: Box<ThreadStream>) {
+    fn give_back(&mut self, thread: ThreadId, stream: Box<ThreadStream>) -> io::Result<()> {
+        self.stream_bytes += stream.memory();
         self.streams.insert(self.stream_of(thread), stream);
+        if self.stream_bytes <= self.options.memory { Ok(()) } else { self.finish_streams() }
+    }
+
+    /// Writes what all threads have, and frees its memory.
+    #[cold]
+    fn finish_streams(&mut self) -> io::Result<()> {
+        self.stream_bytes = 0;
+        mem::take(&mut self.streams).into_iter().try_for_each(|(thread, mut stream)| {
+            stream.end_row();
+            self.compress(thread, &mut stream)?;
+            self.finish_stream(thread, &mut stream)
+        })
     }
 
     /// Writes the rest.
     pub fn finish(mut self) -> io::Result<(W, CompressionSummary)> {
-        for (thread, mut stream) in mem::take(&mut self.streams) {
-            stream.end_row();
-            self.compress(thread, &mut stream)?;
-            self.finish_stream(thread, &mut stream)?;
-        }
+        self.finish_streams()?;
         if let Form::Records(records) = &mut self.form
             && let Some(chunk) = records.finish()
         {
@@ -233,8 +270,12 @@ impl<W: Write> MemoryTraceWriter<W> {
         let grammars = stream.order(rows);
         self.summary.times.detector += detected - start;
         self.summary.times.order += detected.elapsed();
+        let unwritten = rows.unwritten_actions();
         for rules in grammars {
             self.put_order(thread, &rules)?;
+        }
+        if unwritten >= ROW_ACTIONS {
+            self.put_definitions()?;
         }
         if stream.piece_bytes >= self.options.piece_bytes { self.put_pieces(thread, stream) } else { Ok(()) }
     }
@@ -258,16 +299,28 @@ impl<W: Write> MemoryTraceWriter<W> {
         self.chunks.put(kind, thread.get(), content)
     }
 
+    /// Writes a chunk of packed streams.
+    fn put_packed(&mut self, kind: Kind, thread: ThreadId, streams: &[&[u8]]) -> io::Result<()> {
+        let mut content = Vec::new();
+        for stream in streams {
+            if stream.len() > STREAM_MAX {
+                let problem = format!("{} bytes are too many for a stream of a memory trace", stream.len());
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+            }
+            self.options.stage.pack(stream, &mut content);
+        }
+        self.put(kind, thread, &content)
+    }
+
     fn put_order(&mut self, thread: ThreadId, rules: &Rules) -> io::Result<()> {
         self.put_definitions()?;
         self.summary.grammars += 1;
         self.summary.rules += rules.rule_count() as u64;
         self.summary.symbols += rules.size() as u64;
         let start = Instant::now();
-        let (mut bytes, mut content) = (Vec::new(), Vec::new());
+        let mut bytes = Vec::new();
         rules.encode(&mut bytes);
-        self.options.stage.pack(&bytes, &mut content);
-        self.put(Kind::Order, thread, &content)?;
+        self.put_packed(Kind::Order, thread, &[&bytes])?;
         self.summary.times.output += start.elapsed();
         Ok(())
     }
@@ -283,9 +336,7 @@ impl<W: Write> MemoryTraceWriter<W> {
         self.summary.points = self.points.all().len() as u64;
         for (kind, bytes) in [(Kind::Points, points), (Kind::Rows, rows)] {
             if !bytes.is_empty() {
-                let mut content = Vec::new();
-                self.options.stage.pack(&bytes, &mut content);
-                self.put(kind, ThreadId::FIRST, &content)?;
+                self.put_packed(kind, ThreadId::FIRST, &[&bytes])?;
             }
         }
         Ok(())
@@ -308,16 +359,14 @@ impl<W: Write> MemoryTraceWriter<W> {
         }
         stream.piece_bytes = 0;
         if !directory.is_empty() {
-            let mut content = Vec::new();
-            self.options.stage.pack(&directory, &mut content);
-            self.options.stage.pack(&pieces, &mut content);
-            self.put(Kind::Addresses, thread, &content)?;
+            self.put_packed(Kind::Addresses, thread, &[&directory, &pieces])?;
         }
         self.summary.times.output += start.elapsed();
         Ok(())
     }
 
     fn put_records(&mut self, chunk: &[u8]) -> io::Result<()> {
+        self.put_definitions()?;
         let start = Instant::now();
         self.put(Kind::Records, ThreadId::FIRST, chunk)?;
         self.summary.times.output += start.elapsed();
@@ -335,16 +384,12 @@ impl<W: Write> MemoryTraceWriter<W> {
     }
 
     fn put_turns(&mut self) -> io::Result<()> {
-        let (mut bytes, mut content) = (Vec::new(), Vec::new());
+        let mut bytes = Vec::new();
         for (thread, count) in self.turns.drain(..) {
             put_varint(&mut bytes, u64::from(thread.get()));
             put_varint(&mut bytes, count);
         }
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        self.options.stage.pack(&bytes, &mut content);
-        self.put(Kind::Turns, ThreadId::FIRST, &content)
+        if bytes.is_empty() { Ok(()) } else { self.put_packed(Kind::Turns, ThreadId::FIRST, &[&bytes]) }
     }
 
     fn put_end(&mut self) -> io::Result<()> {
@@ -371,8 +416,9 @@ impl<W: Write> ThreadWriter<'_, W> {
 
     /// Adds a change of scope. [`MemoryCodec::Prsd`] alone keeps it.
     #[inline]
-    pub fn scope(&mut self, change: Action) {
+    pub fn scope(&mut self, change: Action) -> io::Result<()> {
         self.stream.actions.push(change);
+        if self.stream.actions.len() < BATCH_ACTIONS { Ok(()) } else { self.compress() }
     }
 
     /// Ends a row, for example at the end of a loop's iteration. Rows that come again and again
@@ -386,8 +432,7 @@ impl<W: Write> ThreadWriter<'_, W> {
     pub fn finish(mut self) -> io::Result<()> {
         let (thread, count) = (self.thread, mem::take(&mut self.count));
         self.writer.add_turn(thread, count)?;
-        self.writer.give_back(thread, self.stream);
-        Ok(())
+        self.writer.give_back(thread, self.stream)
     }
 
     #[cold]
@@ -396,8 +441,8 @@ impl<W: Write> ThreadWriter<'_, W> {
     }
 }
 
-/// Actions in a row at most.
-const ROW_MAX: usize = 64;
+/// About how many bytes a detector takes for its levels and its irregular addresses.
+const DETECTOR_BYTES: usize = 1 << 10;
 
 impl ThreadStream {
     fn new(grammar_symbols: usize) -> Self {
@@ -407,8 +452,19 @@ impl ThreadStream {
             ends: Vec::new(),
             grammars: BoundedGrammars::new(grammar_symbols),
             points: Vec::new(),
+            point_count: 0,
             piece_bytes: 0,
         }
+    }
+
+    /// Returns about how many bytes the stream takes.
+    fn memory(&self) -> usize {
+        let collected = self.accesses.capacity() * size_of::<AccessRecord>()
+            + self.actions.capacity() * size_of::<Action>()
+            + self.ends.capacity() * size_of::<usize>();
+        let points = self.points.capacity() * size_of::<Option<Box<PointStream>>>()
+            + self.point_count * (size_of::<PointStream>() + DETECTOR_BYTES);
+        collected + points + self.piece_bytes + self.grammars.memory()
     }
 
     #[inline]
@@ -425,7 +481,10 @@ impl ThreadStream {
             if point >= self.points.len() {
                 self.points.resize_with(point + 1, || None);
             }
-            let stream = self.points[point].get_or_insert_with(|| Box::new(PointStream::new(max_level)));
+            let stream = self.points[point].get_or_insert_with(|| {
+                self.point_count += 1;
+                Box::new(PointStream::new(max_level))
+            });
             let PointStream { detector, encoder, bytes } = &mut **stream;
             detector.push(address, &mut |piece| self.piece_bytes += put_piece(encoder, bytes, piece, summary));
         }
@@ -479,4 +538,46 @@ fn put_piece(
     let before = bytes.len();
     encoder.put(bytes, piece);
     bytes.len() - before
+}
+
+#[cfg(test)]
+mod tests {
+    use entity::AppPc;
+
+    use super::*;
+    use crate::row::LoopIndex;
+
+    fn writer(options: CompressionOptions) -> MemoryTraceWriter<Vec<u8>> {
+        MemoryTraceWriter::new(Vec::new(), &Origin::default(), options).unwrap()
+    }
+
+    #[test]
+    fn a_loop_without_accesses_takes_bounded_memory() {
+        let mut writer = writer(CompressionOptions::default());
+        let mut thread = writer.thread(ThreadId::FIRST);
+        for _ in 0..10 * BATCH {
+            thread.scope(Action::Iterate(LoopIndex(0))).unwrap();
+            thread.end_row();
+        }
+        assert!(thread.stream.actions.len() < 5 * BATCH, "{}", thread.stream.actions.len());
+    }
+
+    #[test]
+    fn many_threads_take_bounded_memory() {
+        const MEMORY: usize = 4 << 20;
+        let mut writer = writer(CompressionOptions { memory: MEMORY, ..CompressionOptions::default() });
+        for number in 0..500 {
+            let mut thread = writer.thread(ThreadId::new(number));
+            for pc in 0..500 {
+                let point = thread.point(AccessPoint { image: 0, pc: AppPc::new(pc), size: 8, is_write: false });
+                thread.access(point, 8 * pc).unwrap();
+            }
+            thread.finish().unwrap();
+            let sum: usize = writer.streams.values().map(|stream| stream.memory()).sum();
+            assert!(sum <= MEMORY && sum == writer.stream_bytes, "{sum}");
+        }
+        let (file, summary) = writer.finish().unwrap();
+        let trace = crate::MemoryTrace::from_bytes(file).unwrap();
+        assert_eq!((summary.accesses, trace.merged().filter_map(Result::ok).count()), (250_000, 250_000));
+    }
 }

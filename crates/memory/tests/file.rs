@@ -23,7 +23,13 @@ type Turns = Vec<(u32, Vec<Do>)>;
 
 /// Every chunk is as small as can be, so that there are many.
 fn small() -> CompressionOptions {
-    CompressionOptions { grammar_symbols: 3, max_level: MAX_LEVEL, piece_bytes: 1, stage: SecondStage::Zstd(1) }
+    CompressionOptions {
+        grammar_symbols: 3,
+        max_level: MAX_LEVEL,
+        piece_bytes: 1,
+        memory: 1 << 20,
+        stage: SecondStage::Zstd(1),
+    }
 }
 
 fn point(number: u64) -> AccessPoint {
@@ -40,7 +46,7 @@ fn write(turns: &Turns, codec: MemoryCodec, options: CompressionOptions) -> (Vec
                     let id = thread.point(point(number));
                     thread.access(id, address).unwrap();
                 }
-                Do::Scope(change) => thread.scope(change),
+                Do::Scope(change) => thread.scope(change).unwrap(),
                 Do::EndRow => thread.end_row(),
             }
         }
@@ -132,8 +138,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn what_threads_do_comes_back(turns in any_turns()) {
+    fn actions_of_threads_come_back(turns in any_turns()) {
         check(&turns, small());
+        check(&turns, CompressionOptions { memory: 0, ..small() });
         check(&turns, CompressionOptions::default());
     }
 

@@ -309,7 +309,7 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
 
 #[cfg(test)]
 mod tests {
-    use trace::{BlockId, DataMode, Fragment, FragmentId, Live, PathId, WriteError};
+    use trace::{BlockId, DataMode, Fragment, FragmentId, LiveTrace, PathId, WriteError};
     use wire::code::{FragmentBlock, FragmentExit, TERMINATOR_INDIRECT};
     use wire::word;
 
@@ -317,8 +317,8 @@ mod tests {
 
     /// Two returns to each other. One thread ends in the second; the other is lost in the first and
     /// begins anew.
-    fn live() -> Live {
-        let mut live = Live::new(DataMode::None);
+    fn live() -> LiveTrace {
+        let mut live = LiveTrace::new(DataMode::None);
         for (number, address) in [(1, 0x1000), (2, 0x2000)] {
             let (block, fragment) = (BlockId::new(number), FragmentId::new(PathId::new(number)));
             live.block(0, block, AppPc::new(address), &[0xc3]).unwrap();

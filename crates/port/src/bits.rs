@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_read_as_on_paper() {
+    fn the_highest_bit_comes_first() {
         let mut writer = BitWriter::default();
         for (value, count) in [(0b101, 3), (0, 1), (0b1111_0000, 8), (1, 2)] {
             writer.put(value, count);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_read() {
+    fn bits_behind_the_end_are_none() {
         let mut reader = BitReader::new(&[0xff, 0], 100);
         assert_eq!((reader.get(17), reader.get(12), reader.get(5)), (None, Some(0xff0), None));
         assert_eq!((reader.get(4), reader.get(0), reader.get(1), reader.is_empty()), (Some(0), Some(0), None, true));
@@ -125,7 +125,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_put_is_read(values in proptest::collection::vec((any::<u64>(), 0u32..=64), 0..200)) {
+        fn numbers_round_trip(values in proptest::collection::vec((any::<u64>(), 0u32..=64), 0..200)) {
             let mut writer = BitWriter::default();
             values.iter().for_each(|&(value, count)| writer.put(value, count));
             let bits = values.iter().map(|&(_, count)| u64::from(count)).sum();

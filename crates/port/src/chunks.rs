@@ -204,7 +204,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(
+        fn numbers_round_trip(
             values in proptest::collection::vec((any::<u64>(), 0u32..64), 0..400),
             first in 1u32..=64, next in 1u32..=64,
         ) {

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_comes_back() {
+    fn a_description_comes_back() {
         let mut description = Description::new(Technique::McfTrE, &Config::SMALL, &PortSettings::default());
         description.bits = 11;
         let file = [&MAGIC[..], &[0xaa, 0xe0], &description.trailer()].concat();

@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_stop_at_their_ends() {
+    fn counters_saturate() {
         assert_eq!([2, 3].map(|counter| step_saturating(counter, true, 3)), [3, 3]);
         assert_eq!([-3, -4].map(|counter| step_saturating(counter, false, 3)), [-4, -4]);
         assert_eq!([126, 127].map(|counter| step_saturating(counter, true, 8)), [127, 127]);

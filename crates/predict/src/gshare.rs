@@ -259,7 +259,7 @@ mod tests {
         }
 
         #[test]
-        fn it_is_what_the_equations_say(
+        fn predictions_follow_the_equations(
             branches in proptest::collection::vec((0u64..512, any::<bool>()), 0..400),
             power in 1u32..13,
         ) {

@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_folded_as_from_the_beginning(branches in proptest::collection::vec(0..=BRANCH_MASK, 0..1500)) {
+        fn a_folded_history_equals_one_folded_anew(branches in proptest::collection::vec(0..=BRANCH_MASK, 0..1500)) {
             let mut history = History::new(&LENGTHS);
             for (position, &branch) in branches.iter().enumerate() {
                 history.push(branch);

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn it_wraps_around() {
+    fn a_full_stack_overwrites_its_oldest_entry() {
         let mut ras = Ras::new(2).unwrap();
         (1..=3).for_each(|address| ras.push(address));
         assert!(ras.pop_matches(3) && ras.pop_matches(2) && !ras.pop_matches(1));
@@ -110,9 +110,9 @@ mod tests {
     }
 
     proptest! {
-        /// It is a stack as long as no more calls are open than it has entries.
+        /// As long as no more calls are open than there are entries.
         #[test]
-        fn it_is_a_stack(
+        fn addresses_return_in_the_order_of_a_stack(
             steps in proptest::collection::vec(proptest::option::of(1u64..9), 0..300),
             entries in 1usize..=64,
         ) {

@@ -297,7 +297,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_was_right_if_its_prediction_was(
+        fn an_update_reports_whether_the_prediction_was_right(
             branches in proptest::collection::vec((0u64..64, any::<bool>(), 0u8..4), 0..1000),
             budget in proptest::sample::select(&BUDGETS[..]),
         ) {

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 use hashbrown::HashMap;
-use trace::{Batch, InstructionIndex, Live, Merged, ReadError, RoundRobin, RoundRobinUnit, ThreadId, Trace};
+use trace::{
+    Batch, InstructionIndex, LiveTrace, MergedBatches, ReadError, RoundRobin, RoundRobinUnit, ThreadId, Trace,
+};
 
 /// Sharing of predictors or caches between threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +62,7 @@ impl Sharing {
     /// Orders the threads of a live recording. There is no round robin, because it would need the
     /// future of the other threads.
     #[must_use]
-    pub fn order_live(self, live: Live) -> Live {
+    pub fn order_live(self, live: LiveTrace) -> LiveTrace {
         match self {
             Self::Private => live,
             Self::Shared(_) => live.interleaved(STEPS_PER_TURN),
@@ -71,7 +73,7 @@ impl Sharing {
 /// The batches of all threads of a trace in one order. Each batch belongs to one thread.
 #[derive(Debug)]
 pub enum OrderedBatches<'t> {
-    ByTime(Box<Merged<'t>>),
+    ByTime(Box<MergedBatches<'t>>),
     RoundRobin(Box<RoundRobin<'t>>),
 }
 

@@ -120,7 +120,7 @@ fn no_data_is_a_picture_too() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_left_out() {
+fn values_that_no_axis_has_are_left_out() {
     let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, 1.0, 0.0, -1.0];
     let svg = Chart::bars("").series("value", values).svg();
     check_places(&svg);
@@ -191,7 +191,7 @@ fn kinds_of_series_can_be_mixed() {
 }
 
 #[test]
-fn many_lines_and_marks_are_told_apart() {
+fn many_lines_and_marks_are_distinct() {
     let chart = (0..32).fold(Chart::lines("").markers(), |chart, number| chart.series(&number.to_string(), []));
     let svg = chart.svg();
     let document = Document::parse(&svg).unwrap();

@@ -134,7 +134,7 @@ fn landings(trace: &Trace, scopes: &Scopes, code: &BTreeSet<AppPc>) -> IndirectT
 fn indirect_targets(trace: &Trace, scopes: &Scopes) -> IndirectTargets {
     let of_chunk = |steps: &mut Steps<'_>| {
         let mut targets = IndirectTargets::default();
-        // What is damaged is reported by whoever reads the trace for its steps.
+        // The caller, who reads the trace for its steps, reports what is damaged.
         while let Ok(Some(batch)) = steps.next_batch() {
             for step in batch.steps().iter().filter(|step| !step.next().is_none()) {
                 if let Some(end) = scopes.indirect_jump(step.block()) {

@@ -3,7 +3,7 @@
 //! A [`Tracker`] keeps the thread's *activations*: calls of functions that have not returned. A
 //! call begins one, a return ends one, and so does what takes their place: jumps to another
 //! function (tail calls), longjmp and exceptions, which continue in an activation further out. A
-//! call does not leave a loop, nor does a gap in the recording. Behind a gap, the address tells
+//! call does not leave a loop, nor does a gap in the recording. Behind a gap, the address says
 //! where the thread is: where a call returns to, at the entry of a function, or inside of one.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 

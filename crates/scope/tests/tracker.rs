@@ -227,7 +227,7 @@ fn recursion() -> Program {
 }
 
 #[test]
-fn activations_are_told_apart() {
+fn activations_of_one_function_are_distinguished() {
     recursion().check(&runs(&[0, 1, 0, 1, 0, 3, 2, 3, 2, 3]), "f( f'( f''( )f'' )f' )f");
 }
 

@@ -1,7 +1,7 @@
 //! Bias of branches: the target that each branch usually takes, and how often. A
 //! [`crate::Segmenter`] whose policy learns asks [`BranchBiases`] about each branch and updates it.
 
-use trace::AppPc;
+use trace::{AppPc, BlockIndex};
 
 /// Recent targets of a branch. Counts are halved regularly, so that old executions count less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,8 +80,8 @@ pub struct BranchBiases {
 
 impl BranchBiases {
     #[inline]
-    fn of(&mut self, block: u32) -> &mut BranchBias {
-        let index = block as usize;
+    fn of(&mut self, block: BlockIndex) -> &mut BranchBias {
+        let index = block.0 as usize;
         if index >= self.biases.len() {
             self.biases.resize(index + 1, BranchBias::default());
         }
@@ -90,7 +90,7 @@ impl BranchBiases {
 
     /// Returns the probability, before this execution, that the branch at the end of `block` goes
     /// to `next`; then records the execution.
-    pub fn probability(&mut self, block: u32, next: AppPc) -> f32 {
+    pub fn probability(&mut self, block: BlockIndex, next: AppPc) -> f32 {
         let bias = self.of(block);
         let probability = bias.probability(next);
         bias.record(next);
@@ -99,7 +99,7 @@ impl BranchBiases {
 
     /// Returns the prediction for the branch at the end of `block`; then records that it goes to
     /// `next`.
-    pub fn predict_bias(&mut self, block: u32, next: AppPc) -> BiasPrediction {
+    pub fn predict_bias(&mut self, block: BlockIndex, next: AppPc) -> BiasPrediction {
         let bias = self.of(block);
         let before = *bias;
         bias.record(next);
@@ -127,31 +127,40 @@ mod tests {
     #[test]
     fn probabilities_are_learned() {
         let mut biases = BranchBiases::default();
-        assert_eq!(biases.probability(7, AppPc::new(0x10)), 0.5, "unknown");
-        let known: Vec<f32> = (0..1000).map(|_| biases.probability(7, AppPc::new(0x10))).collect();
+        assert_eq!(biases.probability(BlockIndex(7), AppPc::new(0x10)), 0.5, "unknown");
+        let known: Vec<f32> = (0..1000).map(|_| biases.probability(BlockIndex(7), AppPc::new(0x10))).collect();
         assert!(known.is_sorted() && known[999] > 0.99);
-        assert!(biases.probability(7, AppPc::new(0x20)) < 0.01);
+        assert!(biases.probability(BlockIndex(7), AppPc::new(0x20)) < 0.01);
         // Both targets of a branch are counted exactly.
-        (0..50)
-            .for_each(|time| assert!(biases.probability(8, AppPc::new(if time % 5 == 0 { 0x10 } else { 0x20 })) > 0.0));
-        assert_eq!([0x10, 0x20].map(|next| biases.of(8).probability(AppPc::new(next))), [11.0 / 52.0, 41.0 / 52.0]);
+        (0..50).for_each(|time| {
+            assert!(biases.probability(BlockIndex(8), AppPc::new(if time % 5 == 0 { 0x10 } else { 0x20 })) > 0.0)
+        });
+        assert_eq!(
+            [0x10, 0x20].map(|next| biases.of(BlockIndex(8)).probability(AppPc::new(next))),
+            [11.0 / 52.0, 41.0 / 52.0]
+        );
         // None of many targets is probable.
-        let known: Vec<f32> = (0..1000).map(|time| biases.probability(9, AppPc::new(time % 64))).collect();
+        let known: Vec<f32> = (0..1000).map(|time| biases.probability(BlockIndex(9), AppPc::new(time % 64))).collect();
         assert!(known[100..].iter().all(|&known| known < 0.04));
     }
 
     #[test]
     fn a_branch_that_deviates_is_no_longer_biased() {
         let mut biases = BranchBiases::default();
-        let predictions: Vec<BiasPrediction> = (0..40).map(|_| biases.predict_bias(1, AppPc::new(0x10))).collect();
+        let predictions: Vec<BiasPrediction> =
+            (0..40).map(|_| biases.predict_bias(BlockIndex(1), AppPc::new(0x10))).collect();
         assert_eq!(predictions[15], BiasPrediction::Unknown);
         assert_eq!(predictions[39], BiasPrediction::Biased { follows_bias: true });
-        assert_eq!(biases.predict_bias(1, AppPc::new(0x20)), BiasPrediction::Biased { follows_bias: false });
-        let predictions: Vec<BiasPrediction> = (0..40).map(|_| biases.predict_bias(1, AppPc::new(0x20))).collect();
+        assert_eq!(
+            biases.predict_bias(BlockIndex(1), AppPc::new(0x20)),
+            BiasPrediction::Biased { follows_bias: false }
+        );
+        let predictions: Vec<BiasPrediction> =
+            (0..40).map(|_| biases.predict_bias(BlockIndex(1), AppPc::new(0x20))).collect();
         assert!(predictions.contains(&BiasPrediction::Unbiased));
         assert_eq!(biases.changes(), 2);
         // After some time it has a new bias.
-        let predictions = (0..3000).map(|_| biases.predict_bias(1, AppPc::new(0x20))).last();
+        let predictions = (0..3000).map(|_| biases.predict_bias(BlockIndex(1), AppPc::new(0x20))).last();
         assert_eq!(predictions, Some(BiasPrediction::Biased { follows_bias: true }));
         assert_eq!(biases.changes(), 3);
     }

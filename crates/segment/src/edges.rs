@@ -3,7 +3,7 @@
 
 use hashbrown::HashMap;
 use isa::Transfer;
-use trace::{AppPc, Blocks};
+use trace::{AppPc, BlockIndex, Blocks};
 
 use crate::instruction_table::InstructionTable;
 use crate::set::SegmentTrace;
@@ -21,13 +21,13 @@ struct EdgeRun {
 #[derive(Clone, Debug, Default)]
 pub struct EdgeCounts {
     runs: Vec<EdgeRun>,
-    counts: HashMap<(u32, AppPc), u64>,
+    counts: HashMap<(BlockIndex, AppPc), u64>,
 }
 
 impl EdgeCounts {
     pub fn add(&mut self, steps: &[SegmentStep]) {
         for step in steps.iter().filter(|step| step.class.is_choice()) {
-            let index = step.block as usize;
+            let index = step.block.0 as usize;
             if index >= self.runs.len() {
                 self.runs.resize(index + 1, EdgeRun::default());
             }
@@ -43,11 +43,11 @@ impl EdgeCounts {
     /// Returns the probabilities of all edges, by the addresses of branches.
     #[must_use]
     pub fn probabilities(&self, blocks: &Blocks) -> EdgeProbabilities {
-        let runs = (0..).zip(&self.runs).map(|(block, run)| ((block, run.next), run.times));
+        let runs = (0..).zip(&self.runs).map(|(block, run)| ((BlockIndex(block), run.next), run.times));
         let counts = self.counts.iter().map(|(&edge, &times)| (edge, times)).chain(runs);
         let mut all = EdgeProbabilities::default();
         for ((block, next), times) in counts.filter(|&(_, times)| times > 0) {
-            let Some(block) = blocks.get(trace::BlockIndex(block)) else { continue };
+            let Some(block) = blocks.get(block) else { continue };
             let branch = (block.image(), block.last());
             *all.edges.entry((branch, next)).or_default() += times;
             *all.branches.entry(branch).or_default() += times;

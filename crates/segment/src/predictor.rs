@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_is_known() {
+    fn a_repeated_sequence_is_predicted() {
         let cycle = |length: u32| (0..length * 1000).map(move |time| (time % length, 0));
         assert_eq!(wrong(1, cycle(1)), 1 + 1);
         assert!(wrong(1, cycle(100)) < 250);
@@ -154,7 +154,7 @@ mod tests {
 
     /// 1 is followed by 2 or by 3 in turn; the last trace alone does not decide.
     #[test]
-    fn paths_tell_more_than_the_last_trace() {
+    fn a_path_predicts_better_than_the_last_trace() {
         let turns = || (0..10_000).map(|time| ([1, 2, 1, 3][time % 4], 0));
         assert!(wrong(1, turns()) > 2000);
         assert!(wrong(3, turns()) < 50);

@@ -2,7 +2,7 @@
 //! [`Tree`]. A [`TraceObserver`] is called at the end of each trace.
 
 use hashbrown::HashMap;
-use trace::{AppPc, ThreadId};
+use trace::{AppPc, BlockIndex, ThreadId};
 
 use crate::bias::{BiasPrediction, BranchBiases};
 use crate::class::Class;
@@ -214,13 +214,13 @@ impl<C: CodeAddresses, W: TraceObserver> ThreadSegmenter<'_, C, W> {
     }
 
     /// Ends a full trace; the next one begins with this instruction of a block.
-    fn end_full(&mut self, block: u32, offset: u32) {
+    fn end_full(&mut self, block: BlockIndex, offset: u32) {
         // After a control-flow instruction, the trace is already at its last node.
         if self.open.run > 0 {
             self.advance(
                 EdgeEnd::Full as u8,
                 Some(EndReason::MaxInstructions),
-                u64::from(block) << 32 | u64::from(offset),
+                u64::from(block.0) << 32 | u64::from(offset),
             );
         }
         let code = self.code;
@@ -332,14 +332,14 @@ mod tests {
     struct Plain;
 
     impl CodeAddresses for Plain {
-        fn address(&self, block: u32, place: u32) -> AppPc {
-            AppPc::new(u64::from(block + 4 * place))
+        fn address(&self, block: BlockIndex, index: u32) -> AppPc {
+            AppPc::new(u64::from(block.0 + 4 * index))
         }
     }
 
     fn step(first: u32, instructions: u32, class: Class, next: u64) -> SegmentStep {
         let (pc, next) = (AppPc::new(first.into()), AppPc::new(next));
-        SegmentStep { first: pc, next, instructions, class, block: first, offset: 0 }
+        SegmentStep { first: pc, next, instructions, class, block: BlockIndex(first), offset: 0 }
     }
 
     fn thread_steps(thread: u32, steps: &[SegmentStep]) -> ThreadSteps<'_> {
@@ -502,7 +502,7 @@ mod tests {
 
     /// Memory grows with the number of distinct traces, not with executions.
     #[test]
-    fn what_repeats_needs_no_memory() {
+    fn repeated_traces_take_no_more_memory() {
         let seed = [(3, 6, 1), (9, 4, 2), (5, 3, 0), (7, 9, 5), (2, 12, 3)];
         let walk = walk(&seed, &[0, 1, 2, 0, 2, 2, 1, 0, 0, 1]);
         for policy in [Policy::default(), Policy::default().restructuring(), Policy::default().meeting_from(4)] {
@@ -511,9 +511,9 @@ mod tests {
                 (0..times).for_each(|_| segmenter.process(thread_steps(0, &walk), &Plain));
                 segmenter.tree.len()
             };
-            let settled = go(3000);
-            assert!(settled > 4 && settled < 2000, "{settled}");
-            assert_eq!(go(3000), settled);
+            let steady = go(3000);
+            assert!(steady > 4 && steady < 2000, "{steady}");
+            assert_eq!(go(3000), steady);
         }
     }
 
@@ -521,7 +521,7 @@ mod tests {
         /// The segmenter finds the same traces as the naive one, each as often; together they are
         /// the whole execution.
         #[test]
-        fn it_does_what_the_naive_one_does(
+        fn segmenter_agrees_with_a_naive_one(
             seed in proptest::collection::vec((0u32..10, any::<u8>(), any::<u8>()), 1..12),
             choices in proptest::collection::vec(any::<u8>(), 0..400),
             max_instructions in 1u32..40, max_cfis in 1u32..6, inside in any::<u16>(), heavy in any::<bool>(),

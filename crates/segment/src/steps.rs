@@ -15,8 +15,7 @@ pub struct SegmentStep {
     pub next: AppPc,
     pub instructions: u32,
     pub class: Class,
-    /// Block of the step, see [`CodeAddresses`].
-    pub block: u32,
+    pub block: BlockIndex,
     /// Index of the first instruction in the block.
     pub offset: u32,
 }
@@ -24,12 +23,12 @@ pub struct SegmentStep {
 /// Addresses of instructions.
 pub trait CodeAddresses {
     /// Returns the address of an instruction, by its index in a block.
-    fn address(&self, block: u32, index: u32) -> AppPc;
+    fn address(&self, block: BlockIndex, index: u32) -> AppPc;
 }
 
 impl CodeAddresses for Blocks {
-    fn address(&self, block: u32, index: u32) -> AppPc {
-        let Some(block) = self.get(BlockIndex(block)) else { return AppPc::NONE };
+    fn address(&self, block: BlockIndex, index: u32) -> AppPc {
+        let Some(block) = self.get(block) else { return AppPc::NONE };
         let before: u64 = block.lengths().iter().take(index as usize).map(|&length| u64::from(length)).sum();
         block.address() + before
     }
@@ -123,8 +122,8 @@ impl StepCollector {
         let (infos, StepBuffer { steps, threads }) = (&self.infos, &mut self.buffer);
         let before = steps.len();
         steps.extend(batch.steps().iter().map(|step| {
-            let (block, offset, instructions) = (step.block().0, step.first(), step.instructions());
-            let info = infos.get(block as usize).unwrap_or(&BlockInfo::UNKNOWN);
+            let (block, offset, instructions) = (step.block(), step.first(), step.instructions());
+            let info = infos.get(block.0 as usize).unwrap_or(&BlockInfo::UNKNOWN);
             let first = if offset == 0 { info.address } else { blocks.address(block, offset) };
             let terminator = step.terminator();
             // An interrupted step may not have reached the end of its block.

@@ -195,7 +195,7 @@ mod tests {
 
     /// Trace 1 is used often, 2 and 3 in turn; then 1 is no longer used.
     #[test]
-    fn what_was_used_often_stays_for_a_while() {
+    fn a_frequent_trace_stays_for_a_while() {
         let mut cache = cache(2, 2, TraceReplacement::Lfu);
         let mut is_there = |trace| cache.access(trace, AppPc::NONE, |_| 0);
         assert!(!is_there(1) && (0..5).all(|_| is_there(1)));

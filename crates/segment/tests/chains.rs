@@ -6,12 +6,12 @@ use std::sync::LazyLock;
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, RflagsBits};
 use proptest::prelude::*;
-use trace::{AppPc, BlockId, BlockIndex, DataMode, Live};
+use trace::{AppPc, BlockId, BlockIndex, DataMode, LiveTrace};
 use trackway_segment::DependenceChains;
 
 /// Makes each instruction a block; blocks follow each other.
-fn blocks<'i>(instructions: impl IntoIterator<Item = &'i [u8]>) -> Live {
-    let mut live = Live::new(DataMode::None);
+fn blocks<'i>(instructions: impl IntoIterator<Item = &'i [u8]>) -> LiveTrace {
+    let mut live = LiveTrace::new(DataMode::None);
     let mut address = 0x1000;
     for (id, bytes) in (0..).zip(instructions) {
         live.block(0, BlockId::new(id), AppPc::new(address), bytes).unwrap();
@@ -39,7 +39,7 @@ fn check(instructions: &[(u32, &[u8])]) {
 
 #[test]
 fn a_path_through_blocks() {
-    let mut live = Live::new(DataMode::None);
+    let mut live = LiveTrace::new(DataMode::None);
     // inc eax; dec eax; jne to the dec
     live.block(0, BlockId::new(0), AppPc::new(0x1000), &[0xff, 0xc0, 0xff, 0xc8, 0x75, 0xfc]).unwrap();
     // inc ecx; nop
@@ -542,7 +542,7 @@ fn has_own_rule(instruction: &Instruction) -> bool {
 
 /// Random instructions without memory operands, and what they do. The registers are few, so that
 /// chains are long.
-static POOL: LazyLock<(Live, Vec<Use>)> = LazyLock::new(|| {
+static POOL: LazyLock<(LiveTrace, Vec<Use>)> = LazyLock::new(|| {
     // Prefixes and, of the masks, kandw and what writes under a mask.
     const STARTS: [&[u8]; 10] = [
         &[],

@@ -1,5 +1,5 @@
-//! Counts memory accesses while they are recorded, for whoever ends a recording after a number of
-//! them.
+//! Counts memory accesses while they are recorded, so that a recorder can end a recording after a
+//! number of them.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! Batches: decoded runs of one thread's steps.
 //!
 //! A [`Batch`] holds steps, events and accesses side by side; a [`BatchPosition`] says how much of
-//! one has been read. `OpenChunk` fills batches, [`crate::Steps`], [`crate::Merged`] and
+//! one has been read. `OpenChunk` fills batches, [`crate::Steps`], [`crate::MergedBatches`] and
 //! [`crate::RoundRobin`] hand them out.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 

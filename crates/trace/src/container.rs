@@ -29,7 +29,7 @@ pub(crate) use codec::{CODEC_FAST, CODEC_LANES, CODEC_PREDICT, CODEC_RAW, CODEC_
 
 /// What a chunk holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ChunkKind {
     /// What was known before the first instruction.
     Recording,
     /// Definitions of static blocks.
@@ -46,7 +46,7 @@ pub enum Kind {
     Data,
 }
 
-impl Kind {
+impl ChunkKind {
     pub(crate) fn number(self) -> u8 {
         match self {
             Self::Recording => 1,
@@ -73,7 +73,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ChunkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Recording => "recording",
@@ -115,7 +115,7 @@ impl PathHeader {
 /// The header of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkHeader {
-    pub kind: Kind,
+    pub kind: ChunkKind,
     pub codec: u8,
     pub stored_length: u32,
     pub raw_length: u32,
@@ -182,18 +182,23 @@ impl ChunkHeader {
         }
         let kind = fields.u8();
         let codec = fields.u8()?;
-        let extra_length = fields.u16()?;
+        let extra_length = usize::from(fields.u16()?);
+        if extra_length > PATH_EXTRA_BYTES {
+            // No header is longer. So a search for headers in a hostile file does not compute the
+            // checksums of long ones all the time.
+            return None;
+        }
         let [stored_length, raw_length, stored_crc, raw_crc, sequence, header_crc] = read_array(&mut fields)?;
-        let extra = fields.take(usize::from(extra_length))?;
+        let extra = fields.take(extra_length)?;
         if crc(&[bytes.get(..CHUNK_HEADER_BYTES - 4)?, extra]) != header_crc || raw_length > RAW_BYTES_MAX {
             return None;
         }
-        let kind = Kind::from_number(kind?)?;
+        let kind = ChunkKind::from_number(kind?)?;
         let extra = match kind {
-            Kind::Path if extra.len() == PATH_EXTRA_BYTES => Extra::Path(PathHeader::parse(extra)?),
-            Kind::Code if extra.len() == CODE_EXTRA_BYTES => Extra::Code(CodeHeader::parse(extra)?),
-            Kind::Data if extra.len() == DATA_EXTRA_BYTES => Extra::Data(DataHeader::parse(extra)?),
-            Kind::Path | Kind::Code | Kind::Data => return None,
+            ChunkKind::Path if extra.len() == PATH_EXTRA_BYTES => Extra::Path(PathHeader::parse(extra)?),
+            ChunkKind::Code if extra.len() == CODE_EXTRA_BYTES => Extra::Code(CodeHeader::parse(extra)?),
+            ChunkKind::Data if extra.len() == DATA_EXTRA_BYTES => Extra::Data(DataHeader::parse(extra)?),
+            ChunkKind::Path | ChunkKind::Code | ChunkKind::Data => return None,
             _ if extra.is_empty() => Extra::None,
             _ => return None,
         };
@@ -385,7 +390,7 @@ mod tests {
             end_pc: AppPc::NONE,
         };
         ChunkHeader {
-            kind: Kind::Path,
+            kind: ChunkKind::Path,
             codec: 2,
             stored_length: 100,
             raw_length: 200,
@@ -403,7 +408,7 @@ mod tests {
         assert_eq!(out.len() as u64, header().header_length());
         assert_eq!(ChunkHeader::parse(&out), Some(header()));
         let data = DataHeader { thread: ThreadId::new(1), path: 2, fs_base: u64::MAX, reads: 4, writes: 5 };
-        let header = ChunkHeader { kind: Kind::Data, extra: Extra::Data(data), ..header() };
+        let header = ChunkHeader { kind: ChunkKind::Data, extra: Extra::Data(data), ..header() };
         out.clear();
         header.write(&mut out);
         assert_eq!(out.len() as u64, header.header_length());

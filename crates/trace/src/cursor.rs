@@ -1,7 +1,7 @@
 //! A cursor over the chunks of one thread.
 //!
 //! A [`Cursor`] opens one chunk after the other and hands out what is in them: batches, ranges of
-//! words or visits of accesses. [`crate::Steps`] owns one cursor; [`crate::Merged`] and
+//! words or visits of accesses. [`crate::Steps`] owns one cursor; [`crate::MergedBatches`] and
 //! [`crate::RoundRobin`] own one for each thread.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use entity::{AppPc, BlockId, FragmentId, PathId, ThreadId};
 
 use crate::InstructionIndex;
-use crate::container::Kind;
+use crate::container::ChunkKind;
 
 /// A recording could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +60,7 @@ pub enum ReadError {
     #[error("instruction {wanted} of thread {thread} is in a damaged part of the file")]
     Missing { thread: ThreadId, wanted: InstructionIndex },
     #[error("{kind} chunk at byte {offset}: {problem}")]
-    Chunk { kind: Kind, offset: u64, problem: Problem },
+    Chunk { kind: ChunkKind, offset: u64, problem: Problem },
 }
 
 impl From<codec::DecodeError> for Problem {

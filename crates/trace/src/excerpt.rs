@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use entity::ThreadId;
 
-use crate::{Batch, Blocks, InstructionIndex, Merged, ReadError, Step, Steps, Trace};
+use crate::{Batch, Blocks, InstructionIndex, MergedBatches, ReadError, Step, Steps, Trace};
 
 /// The part of a trace that an analysis reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,7 +75,7 @@ fn instructions_of(trace: &Trace, thread: ThreadId) -> u64 {
 /// The batches of one thread, or of all.
 enum Reader<'t> {
     One(Box<Steps<'t>>),
-    All(Box<Merged<'t>>),
+    All(Box<MergedBatches<'t>>),
     Empty,
 }
 

@@ -5,7 +5,7 @@
 //! thread executed (see `wire::word`). A [`Trace`] returns them thread by thread, from any
 //! instruction number on ([`Trace::steps`], [`Trace::seek`]), all threads merged by time
 //! ([`Trace::merged`]) or in turns ([`Trace::round_robin`]), or chunk by chunk on all cores
-//! ([`Trace::par_chunks`]). A [`Live`] does without the file.
+//! ([`Trace::par_chunks`]). A [`LiveTrace`] does without the file.
 //!
 //! # Two views
 //!
@@ -23,13 +23,14 @@
 //!
 //! **Path batches** are runs of path numbers and events, as they were recorded. A [`PathBatch`]
 //! gives [`PathItem`]s and a [`PathTable`] with the steps of each path. There are several times
-//! fewer paths than steps. Use path batches ([`Merged::next_path_batch`], [`Live::path_batch`])
+//! fewer paths than steps. Use path batches ([`MergedBatches::next_path_batch`],
+//! [`LiveTrace::path_batch`])
 //!
 //! * if what the analysis needs to know of a path can be prepared once, by path number, and looked
 //!   up whenever the path is executed again;
 //! * if the analysis has to keep up with a running program;
 //! * if it needs no memory accesses. For accesses alone, an [`AccessVisitor`] is as fast
-//!   ([`Merged::visit_next`], [`Live::visit_next`]).
+//!   ([`MergedBatches::visit_next`], [`LiveTrace::visit_next`]).
 //!
 //! The target of an indirect terminator at the end of a path is where the next item begins. Path
 //! batches leave that to the caller; steps have it filled in.
@@ -121,13 +122,13 @@ pub use access_counter::AccessCounter;
 pub use allocation::{MappingCall, RoutineCall, RoutineKind};
 pub use batch::{Batch, Item};
 pub use block::{Block, Blocks, Instruction, Instructions};
-pub use container::{Kind, PathHeader};
+pub use container::{ChunkKind, PathHeader};
 pub use error::{Problem, ReadError, WriteError};
 pub use excerpt::{Excerpt, InstructionWindow};
 pub use instruction_index::InstructionIndex;
 pub use ledger::{Allocation, AllocationChange, AllocationLedger, OldBlock};
-pub use live::Live;
-pub use merge::Merged;
+pub use live::LiveTrace;
+pub use merge::MergedBatches;
 pub use model::{
     AccessDescriptors, BlockIndex, CallStackId, CallStackNode, Counts, DataMode, Event, Exit, Fragment, Module,
     ProcessInfo, Recording, Step, Summary, Terminator, ThreadInfo, ThreadSummary,

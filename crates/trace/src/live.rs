@@ -27,11 +27,11 @@ use crate::visit::AccessVisitor;
 /// hardly any earlier ones will come.
 ///
 /// ```
-/// use trackway_trace::{AppPc, BlockId, DataMode, Fragment, FragmentId, Live, PathId, ThreadId};
+/// use trackway_trace::{AppPc, BlockId, DataMode, Fragment, FragmentId, LiveTrace, PathId, ThreadId};
 /// use wire::code::{FragmentBlock, FragmentExit, TERMINATOR_NOT_TAKEN, TERMINATOR_TAKEN};
 /// use wire::word;
 ///
-/// let mut live = Live::new(DataMode::None);
+/// let mut live = LiveTrace::new(DataMode::None);
 /// // dec ecx; jnz to itself
 /// let (block, fragment) = (BlockId::new(1), FragmentId::new(PathId::new(1)));
 /// live.block(0, block, AppPc::new(0x1000), &[0xff, 0xc9, 0x75, 0xfc])?;
@@ -50,10 +50,10 @@ use crate::visit::AccessVisitor;
 /// # Ok::<(), trackway_trace::WriteError>(())
 /// ```
 #[derive(Debug)]
-pub struct Live {
+pub struct LiveTrace {
     program: Program,
     mode: DataMode,
-    /// Steps of a slice, see [`crate::Merged::interleaved`].
+    /// Steps of a slice, see [`crate::MergedBatches::interleaved`].
     slice: Option<usize>,
     threads: HashMap<ThreadId, LiveThread>,
     /// Time and number of each thread with unread words.
@@ -78,7 +78,7 @@ struct LiveThread {
     is_queued: bool,
 }
 
-impl Live {
+impl LiveTrace {
     /// `mode` says which data comes with the words.
     #[must_use]
     pub fn new(mode: DataMode) -> Self {
@@ -95,7 +95,7 @@ impl Live {
         }
     }
 
-    /// Changes threads every few steps, see [`crate::Merged::interleaved`].
+    /// Changes threads every few steps, see [`crate::MergedBatches::interleaved`].
     #[must_use]
     pub fn interleaved(self, steps: usize) -> Self {
         Self { slice: Some(steps), ..self }
@@ -273,8 +273,8 @@ mod tests {
     use crate::model::Event;
 
     /// A return, whose target only the next path says.
-    fn live() -> Live {
-        let mut live = Live::new(DataMode::None);
+    fn live() -> LiveTrace {
+        let mut live = LiveTrace::new(DataMode::None);
         for (number, address) in [(1, 0x1000), (2, 0x2000)] {
             live.block(0, BlockId::new(number), AppPc::new(address), &[0xc3]).unwrap();
             let blocks = [FragmentBlock::new(BlockId::new(number), false)];
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_batch_waits_for_its_indirect_target() {
-        let (mut live, mut emitted) = (Live { limit: 0, ..live() }, Vec::new());
+        let (mut live, mut emitted) = (LiveTrace { limit: 0, ..live() }, Vec::new());
         live.path(0, ThreadId::new(7), &[1, 2, 1], &[], |_, batch| take(&mut emitted, batch)).unwrap();
         assert!(emitted.is_empty());
         live.path(0, ThreadId::new(8), &[2], &[], |_, batch| take(&mut emitted, batch)).unwrap();

@@ -3,7 +3,7 @@
 //! Each thread's own order is exact. Between threads, what follows a timestamp (a system call, a
 //! signal, the start of a segment) comes after everything that other threads did before an earlier
 //! timestamp. What lies between two timestamps of a thread stays in one piece, unless the order is
-//! [`Merged::interleaved`].
+//! [`MergedBatches::interleaved`].
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 mod seek;
@@ -25,7 +25,7 @@ use crate::visit::AccessVisitor;
 
 /// The threads of a trace, merged. Yields batches, each of one thread.
 #[derive(Debug)]
-pub struct Merged<'t> {
+pub struct MergedBatches<'t> {
     trace: &'t Trace,
     cursors: Vec<Cursor<'t>>,
     /// Time and index in `cursors` of every thread that has more.
@@ -36,7 +36,7 @@ pub struct Merged<'t> {
     problems: Vec<ReadError>,
 }
 
-impl Merged<'_> {
+impl MergedBatches<'_> {
     /// Changes threads every few steps, as processors that share a resource would. What lies
     /// between two timestamps is cut into slices of about `steps` steps, and the time is divided
     /// among them in proportion.
@@ -138,8 +138,9 @@ impl Merged<'_> {
     /// Returns the number of instructions of the chunk that an error concerns.
     fn instructions_of(&self, error: &ReadError) -> u64 {
         let ReadError::Chunk { offset, .. } = *error else { return 0 };
-        let chunk = self.trace.chunks().iter().find(|chunk| chunk.offset == offset);
-        chunk.and_then(Chunk::path).map_or(0, |path| path.counts.instructions)
+        let chunks = self.trace.chunks();
+        let place = chunks.binary_search_by_key(&offset, |chunk| chunk.offset).ok();
+        place.and_then(|place| chunks.get(place)).and_then(Chunk::path).map_or(0, |path| path.counts.instructions)
     }
 
     /// Returns the next batch of the thread that is first. An error concerns one damaged chunk; the
@@ -227,24 +228,24 @@ impl Trace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn merged(&self) -> Merged<'_> {
+    pub fn merged(&self) -> MergedBatches<'_> {
         self.merge(|thread| Cursor::new(self, thread, true))
     }
 
     /// As [`Self::merged`], with memory accesses.
-    pub fn merged_with_accesses(&self) -> Result<Merged<'_>, ReadError> {
+    pub fn merged_with_accesses(&self) -> Result<MergedBatches<'_>, ReadError> {
         match self.data() {
             DataMode::None => Err(ReadError::NoData),
             _ => Ok(self.merge(|thread| Cursor::new(self, thread, true)?.with_accesses())),
         }
     }
 
-    fn merge<'t>(&'t self, cursor: impl Fn(ThreadId) -> Result<Cursor<'t>, ReadError>) -> Merged<'t> {
+    fn merge<'t>(&'t self, cursor: impl Fn(ThreadId) -> Result<Cursor<'t>, ReadError>) -> MergedBatches<'t> {
         let threads = self.threads().iter().map(|thread| thread.info.thread);
         let mut cursors: Vec<_> = threads.filter_map(|thread| cursor(thread).ok()).collect();
         let order = cursors.iter_mut().enumerate().filter_map(|(place, cursor)| Some(Reverse((cursor.tsc()?, place))));
         let order = order.collect();
-        Merged {
+        MergedBatches {
             trace: self,
             order,
             cursors,

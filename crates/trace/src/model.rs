@@ -154,7 +154,7 @@ pub struct ProcessInfo {
 pub enum Exit {
     Code(i32),
     Signal(i32),
-    /// It had not ended: it went on without being recorded.
+    /// It had not ended, and continued without being recorded.
     Detached,
     #[default]
     Unknown,

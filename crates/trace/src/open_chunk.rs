@@ -2,8 +2,8 @@
 //!
 //! An [`OpenChunk`] holds words, their data and a position in both. It fills batches, passes over
 //! words for batches of paths, and skips. `Cursor` opens one chunk of a file after the other;
-//! `Live` appends what a thread delivers to one that never ends. [`crate::visit`] adds the visit of
-//! accesses.
+//! `LiveTrace` appends what a thread delivers to one that never ends. [`crate::visit`] adds the
+//! visit of accesses.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::ops::Range;

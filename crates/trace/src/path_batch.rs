@@ -99,6 +99,8 @@ impl<'t> PathItems<'t> {
         PathItem::Event { event: Event::Lost, steps: &[], last: None, at: Some(AppPc::NONE) }
     }
 
+    /// Passes over an event and returns its item; `None` if it has none of its own, because it
+    /// records accesses of the next path.
     #[cold]
     fn event(&mut self, event: EventWords<'t>) -> Option<PathItem<'t>> {
         self.words.skip_words(event.length());
@@ -106,7 +108,7 @@ impl<'t> PathItems<'t> {
             self.words = Words::default();
             return Some(self.lost());
         };
-        let Some(event) = raw.event else { return self.next() };
+        let event = raw.event?;
         let Some((steps, last)) = raw.interrupted_steps(self.program) else { return Some(self.lost()) };
         Some(PathItem::Event { event, steps, last, at: raw.location(self.program).known_pc() })
     }
@@ -126,7 +128,11 @@ impl<'t> Iterator for PathItems<'t> {
                 // Threads that lock and unlock have more timestamps than anything else.
                 Word::Event(event) => match event::time(event.words()) {
                     Some((_, behind)) => self.words = Words::new(behind),
-                    None => return self.event(event),
+                    None => {
+                        if let Some(item) = self.event(event) {
+                            return Some(item);
+                        }
+                    }
                 },
             }
         }

@@ -33,7 +33,7 @@ pub(crate) struct FragmentInfo {
     steps_at: u32,
     /// Sequence number of the code chunk that defines it.
     pub sequence: u32,
-    /// The fragment with the same head that was defined before.
+    /// The fragment with the same head that was defined before, in an earlier chunk.
     older: u32,
     /// Whether a newer fragment has the same head.
     superseded: bool,

@@ -5,7 +5,7 @@
 use codec::lanes::Decoder;
 use codec::path::bytes;
 
-use crate::container::{CHUNK_HEADER_BYTES, CODEC_LANES, Kind, crc};
+use crate::container::{CHUNK_HEADER_BYTES, CODEC_LANES, ChunkKind, crc};
 use crate::data::needed;
 use crate::decode::{DecodeBuffers, decode_unchecked};
 use crate::trace::{Chunk, Trace, content_of};
@@ -16,9 +16,11 @@ use crate::trace::{Chunk, Trace, content_of};
 pub fn repair_checksums(mut file: Vec<u8>) -> (Vec<u8>, Vec<(u8, u32)>) {
     let mut decoded = Vec::new();
     // Paths need definitions, and data needs its paths.
-    for is_turn in
-        [|kind| !matches!(kind, Kind::Path | Kind::Data), |kind| kind == Kind::Path, |kind| kind == Kind::Data]
-    {
+    for is_turn in [
+        |kind| !matches!(kind, ChunkKind::Path | ChunkKind::Data),
+        |kind| kind == ChunkKind::Path,
+        |kind| kind == ChunkKind::Data,
+    ] {
         let Ok(trace) = Trace::from_bytes(file.clone()) else { break };
         for (place, chunk) in trace.chunks().iter().enumerate().filter(|(_, chunk)| is_turn(chunk.header.kind)) {
             if let Some(checksum) = checksum(&trace, place, chunk) {
@@ -34,8 +36,8 @@ pub fn repair_checksums(mut file: Vec<u8>) -> (Vec<u8>, Vec<(u8, u32)>) {
 fn checksum(trace: &Trace, place: usize, chunk: &Chunk) -> Option<u32> {
     let payload = trace.payload(chunk).ok()?;
     match chunk.header.kind {
-        Kind::Path => words(trace, chunk).map(|words| crc(&[bytes(&words)])),
-        Kind::Data => data_checksum(trace, place, chunk, payload),
+        ChunkKind::Path => words(trace, chunk).map(|words| crc(&[bytes(&words)])),
+        ChunkKind::Data => data_checksum(trace, place, chunk, payload),
         _ => content_of(payload, &chunk.header).ok().map(|content| crc(&[&content])),
     }
 }

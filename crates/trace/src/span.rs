@@ -30,7 +30,7 @@ pub(crate) struct Span {
     /// Accesses that every execution makes.
     pub reads: u16,
     pub writes: u16,
-    /// How many of the fragment's [`Varying`] accesses the path makes.
+    /// How many of the fragment's [`VaryingAccess`]es the path makes.
     pub varying: u16,
     /// Blocks executed.
     pub blocks: u16,
@@ -106,12 +106,12 @@ pub(crate) struct Spans {
 pub(crate) struct VaryingAccesses {
     /// Of each fragment, where its varying accesses begin.
     starts: Vec<u32>,
-    accesses: Vec<Varying>,
+    accesses: Vec<VaryingAccess>,
 }
 
 /// An access whose data says how often it happens.
 #[derive(Clone, Copy, Debug)]
-struct Varying {
+struct VaryingAccess {
     writes: bool,
     times: Times,
 }
@@ -180,7 +180,7 @@ impl VaryingAccesses {
         let number = u32::try_from(self.starts.len()).map_err(|_| Refusal::Full)?;
         self.starts.push(u32::try_from(self.accesses.len()).map_err(|_| Refusal::Full)?);
         let varying = descriptors.accesses.iter().filter(|access| is_access(access) && !happens_once(access));
-        self.accesses.extend(varying.map(Varying::new));
+        self.accesses.extend(varying.map(VaryingAccess::new));
         let most = descriptors.lengths.iter().copied().max().and_then(|most| u16::try_from(most).ok()).unwrap_or(0);
         let paths = descriptors.fragment.paths().zip(descriptors.lengths).zip(executed);
         Ok(paths.map(move |((path, &length), &blocks)| {
@@ -200,7 +200,7 @@ impl VaryingAccesses {
     }
 }
 
-impl Varying {
+impl VaryingAccess {
     fn new(access: &AccessDescriptor) -> Self {
         let times = match (access.kind, access.mask_kind) {
             (code::STRING, _) => {
@@ -263,7 +263,7 @@ pub(crate) fn times(access: &AccessDescriptor, data: &[u8]) -> Option<u64> {
     if !is_access(access) {
         return Some(0);
     }
-    if happens_once(access) { Some(1) } else { Varying::new(access).times.count(data) }
+    if happens_once(access) { Some(1) } else { VaryingAccess::new(access).times.count(data) }
 }
 
 fn happens_once(access: &AccessDescriptor) -> bool {

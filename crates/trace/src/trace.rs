@@ -24,7 +24,7 @@ use crate::InstructionIndex;
 use crate::block::Blocks;
 use crate::code_chunk::read_code;
 use crate::container::{
-    CODEC_RAW, CODEC_ZSTD, ChunkHeader, DataHeader, Extra, Kind, PathHeader, VERSION, crc, file_version,
+    CODEC_RAW, CODEC_ZSTD, ChunkHeader, ChunkKind, DataHeader, Extra, PathHeader, VERSION, crc, file_version,
 };
 use crate::definition::Definition;
 use crate::error::{Problem, ReadError};
@@ -300,7 +300,9 @@ impl Trace {
         let payloads: Vec<Damage> = self
             .chunks
             .par_iter()
-            .filter(|chunk| !matches!(chunk.header.kind, Kind::Code | Kind::Facts | Kind::Recording | Kind::End))
+            .filter(|chunk| {
+                !matches!(chunk.header.kind, ChunkKind::Code | ChunkKind::Facts | ChunkKind::Recording | ChunkKind::End)
+            })
             .filter_map(|chunk| self.payload(chunk).err().map(|problem| Damage::of_chunk(chunk, &problem)))
             .collect();
         let mut damage = [&self.damage[..], self.code_damage(), &payloads].concat();
@@ -416,7 +418,7 @@ impl Trace {
                     self.summary.code_bytes = self.summary.code_bytes.saturating_add(code.code_bytes);
                 }
                 Extra::None => match self.collect_content(chunk, &mut threads) {
-                    Ok(()) => recorded |= chunk.header.kind == Kind::Recording,
+                    Ok(()) => recorded |= chunk.header.kind == ChunkKind::Recording,
                     Err(problem) => self.damage.push(Damage::of_chunk(chunk, &problem)),
                 },
             }
@@ -441,12 +443,12 @@ impl Trace {
     ) -> Result<(), Problem> {
         const MALFORMED: Problem = Problem::Record { at: 0 };
         match chunk.header.kind {
-            Kind::Recording => self.recording = read_recording(&self.content(chunk)?).ok_or(MALFORMED)?,
-            Kind::End => {
+            ChunkKind::Recording => self.recording = read_recording(&self.content(chunk)?).ok_or(MALFORMED)?,
+            ChunkKind::End => {
                 self.summary.exit = read_exit(&self.content(chunk)?).ok_or(MALFORMED)?;
                 self.finished = true;
             }
-            Kind::Facts => {
+            ChunkKind::Facts => {
                 let content = self.content(chunk)?;
                 let mut facts = CollectedFacts {
                     modules: &mut self.modules,
@@ -456,7 +458,7 @@ impl Trace {
                 };
                 read_facts(&content, |fact| facts.add(fact))?;
             }
-            Kind::Code | Kind::Path | Kind::Index | Kind::Data => {}
+            ChunkKind::Code | ChunkKind::Path | ChunkKind::Index | ChunkKind::Data => {}
         }
         Ok(())
     }
@@ -485,7 +487,7 @@ impl Trace {
         self.program.get_or_init(|| {
             let mut program = Program::default();
             let mut damage = Vec::new();
-            for chunk in self.chunks.iter().filter(|chunk| chunk.header.kind == Kind::Code) {
+            for chunk in self.chunks.iter().filter(|chunk| chunk.header.kind == ChunkKind::Code) {
                 if let Err(problem) = self.define(chunk, &mut program) {
                     damage.push(Damage::of_chunk(chunk, &problem));
                 }

@@ -221,7 +221,7 @@ impl CheckBuffers {
         let total = data::count(source, &self.words, header.fs_base, &mut self.accesses);
         if (total.reads, total.writes) != (header.reads, header.writes) {
             return Err(format!(
-                "the header of its data tells {} reads and {} writes, the data {} and {}",
+                "the header of its data says {} reads and {} writes, the data {} and {}",
                 header.reads, header.writes, total.reads, total.writes
             ));
         }
@@ -243,7 +243,7 @@ fn compare(header: &PathHeader, total: &PathTotal) -> Vec<String> {
     let mut problems = Vec::new();
     if stored != *total {
         problems.push(format!(
-            "the header tells {} instructions in {} steps, the words {} in {}, or other things differ",
+            "the header says {} instructions in {} steps, the words {} in {}, or other things differ",
             stored.counts.instructions, stored.counts.steps, total.counts.instructions, total.counts.steps
         ));
     }

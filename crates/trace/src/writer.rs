@@ -143,6 +143,8 @@ pub struct Writer {
     open: HashMap<ThreadId, PendingWords>,
     open_words: usize,
     open_data: usize,
+    /// To split and compare data as it comes. The worker has the spans in its program, with what
+    /// else it counts by: the two threads share nothing but jobs.
     spans: Spans,
     /// Of fragments without access descriptors so far: how many blocks each exit has executed.
     without_descriptors: HashMap<FragmentId, Vec<u16>>,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use support::{CODE, Clock, DATA, INDEX, PATH, Random, Setting, chunks, record};
 use trackway_trace::{
-    Access, AppPc, Batch, Codec, DataMode, InstructionIndex, Item, Kind, Merged, Problem, ReadError, ThreadId, Trace,
-    Tsc, WriterOptions,
+    Access, AppPc, Batch, ChunkKind, Codec, DataMode, InstructionIndex, Item, MergedBatches, Problem, ReadError,
+    ThreadId, Trace, Tsc, WriterOptions,
 };
 
 /// A batch or an error of a merged reader.
@@ -49,7 +49,7 @@ impl Piece {
         let ReadError::Chunk { kind, offset, problem } = error else { panic!("{error}") };
         let at = *offset as usize + 32 + 48;
         let instructions = u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
-        (*kind == Kind::Path && *problem != Problem::DataMissing).then_some(Self::Lost(instructions))
+        (*kind == ChunkKind::Path && *problem != Problem::DataMissing).then_some(Self::Lost(instructions))
     }
 
     fn instructions(&self) -> u64 {
@@ -59,7 +59,7 @@ impl Piece {
     }
 }
 
-fn rest(file: &[u8], merged: &mut Merged<'_>) -> Vec<Piece> {
+fn rest(file: &[u8], merged: &mut MergedBatches<'_>) -> Vec<Piece> {
     let mut pieces = Vec::new();
     loop {
         match merged.next_batch() {
@@ -85,7 +85,7 @@ fn counted(pieces: &[Piece], number: u64) -> (u64, &[Piece]) {
 }
 
 /// The orders in which a trace can be merged.
-fn merges(trace: &Trace) -> Vec<Merged<'_>> {
+fn merges(trace: &Trace) -> Vec<MergedBatches<'_>> {
     let plain = [trace.merged(), trace.merged().interleaved(3), trace.merged().interleaved(50)];
     plain.into_iter().chain(trace.merged_with_accesses()).collect()
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use capture::{CaptureOptions, Limits, Selection};
 use experiment::segment::{AnalysisOptions, Figures, LiveSegmenter, Report, Segmentation, segment_trace, weights_text};
 use segment::Policy;
-use trace::{DataMode, Live};
+use trace::{DataMode, LiveTrace};
 
 use crate::arguments::Input;
 use crate::arguments::segment::{Policies, Segment};
@@ -122,7 +122,7 @@ fn segment_program(
         ..CaptureOptions::default()
     };
     let mut segmenter = LiveSegmenter::new(policies, analysis);
-    let exit = crate::live::run(&options, Live::new(DataMode::None), &mut segmenter)?;
+    let exit = crate::live::run(&options, LiveTrace::new(DataMode::None), &mut segmenter)?;
     Ok((segmenter.into_segmentation(), if arguments.source.pid.is_some() { 0 } else { status(exit) }))
 }
 

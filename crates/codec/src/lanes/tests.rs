@@ -259,6 +259,18 @@ proptest! {
     }
 }
 
+/// A few bytes of a file can define many fragments and say that each has much data.
+#[test]
+fn histories_take_bounded_memory() {
+    let mut table = LaneTable::default();
+    for fragment in 0..100_000 {
+        table.place(&Layout(fragment, 4, u16::MAX));
+    }
+    assert_eq!(table.groups.len(), GROUPS_MAX);
+    let (known, refused) = (table.place(&Layout(1, 4, u16::MAX)), table.place(&Layout(99_999, 4, u16::MAX)));
+    assert!(table.groups.get(known).is_some() && table.groups.get(refused).is_none());
+}
+
 #[test]
 fn data_of_another_length_is_noticed() {
     let layouts = layouts(&[vec![16]]);

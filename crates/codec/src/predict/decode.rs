@@ -94,15 +94,16 @@ impl OwnedReader {
 impl StreamReaders {
     fn split(payload: &[u8], count: usize) -> Result<Self, DecodeError> {
         let mut bytes = ByteReader::new(payload);
-        // No stream holds more than a varint per word of the chunk.
-        let most = 10 * count + 10;
-        let mut take = || take_stream(&mut bytes, most);
-        let (runs, exits, events) = (take()?, take()?, take()?);
+        // Of each word of the chunk a stream holds a varint, a byte or a bit at most. So the many
+        // streams of bits take little memory, whatever their lengths say.
+        let (varints, bits_max) = (10 * count + 10, count.div_ceil(8));
+        let mut take = |most| take_stream(&mut bytes, most);
+        let (runs, exits, events) = (take(varints)?, take(count)?, take(varints)?);
         let mut others = [(); 4].map(|()| OwnedReader::default());
         for other in &mut others {
-            *other = OwnedReader::new(take()?);
+            *other = OwnedReader::new(take(count)?);
         }
-        let bits = (0..BIT_STREAMS).map(|_| take().map(BitReader::new)).collect::<Result<_, _>>()?;
+        let bits = (0..BIT_STREAMS).map(|_| take(bits_max).map(BitReader::new)).collect::<Result<_, _>>()?;
         let [runs, exits, events] = [runs, exits, events].map(OwnedReader::new);
         Ok(Self { bits, runs, left: None, exits, others, events, packer: Packer::default() })
     }

@@ -9,6 +9,7 @@ use wire::word::{self, EVENT};
 use super::*;
 use crate::error::DecodeError;
 use crate::path::PathPayload;
+use crate::streams::put_stream;
 
 /// Fragments of four paths each, at addresses that their paths lead to in turn. Path 1 calls,
 /// path 2 returns.
@@ -106,6 +107,24 @@ proptest! {
         let at = at % payload.len();
         payload[at] ^= bits;
         let _ = decode_payload(&payload, words.len());
+    }
+}
+
+/// Otherwise each of many streams could unpack to ten bytes for each word.
+#[test]
+fn streams_longer_than_their_words_allow_are_refused() {
+    const STREAMS: usize = 7 + guess::BIT_STREAMS;
+    const SHORT: DecodeError = DecodeError::Malformed("its streams do not fit into it");
+    let payload = |long: usize, length: usize| {
+        let mut out = Vec::new();
+        for stream in 0..STREAMS {
+            put_stream(&mut out, &mut Compressor::default(), &vec![0; if stream == long { length } else { 0 }]);
+        }
+        out
+    };
+    for (stream, length) in [(0, 90), (1, 8), (2, 90), (6, 8), (7, 1), (STREAMS - 1, 1)] {
+        assert_ne!(decode_payload(&payload(stream, length), 8), Err(SHORT), "{stream}");
+        assert_eq!(decode_payload(&payload(stream, length + 1), 8), Err(SHORT), "{stream}");
     }
 }
 

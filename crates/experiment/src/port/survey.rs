@@ -10,7 +10,7 @@ use crate::observer::InstructionCounter;
 use crate::{Error, Observer};
 
 /// Writes bits of a technique; `E` is the error of the caller.
-pub type BitWriter<'s, E> = dyn FnMut(&[u8]) -> Result<(), E> + Send + 's;
+pub type BitSink<'s, E> = dyn FnMut(&[u8]) -> Result<(), E> + Send + 's;
 
 /// A part of a trace, and the techniques that encode it.
 pub struct Survey<'s, E> {
@@ -21,7 +21,7 @@ pub struct Survey<'s, E> {
     pub settings: PortSettings,
     pub cores: &'s Cores,
     /// A technique whose bits are written.
-    pub bits: Option<(Technique, &'s Mutex<BitWriter<'s, E>>)>,
+    pub bits: Option<(Technique, &'s Mutex<BitSink<'s, E>>)>,
     pub observer: &'s dyn Observer,
 }
 
@@ -37,7 +37,7 @@ pub struct SurveyResult {
 struct Task<'s, E> {
     job: Job,
     subject: Subject,
-    bits: Option<&'s Mutex<BitWriter<'s, E>>>,
+    bits: Option<&'s Mutex<BitSink<'s, E>>>,
 }
 
 /// The result of a [`Task`].

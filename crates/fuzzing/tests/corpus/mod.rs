@@ -63,7 +63,7 @@ fn memory_trace(codec: memory::MemoryCodec) -> Vec<u8> {
     for (turn, row) in (0..8u64).enumerate() {
         let mut thread = writer.thread(ThreadId::new(turn as u32 % 2));
         let point = thread.point(memory::AccessPoint { image: 0, pc: entry, size: 8, is_write: row % 2 == 0 });
-        thread.scope(memory::Action::EnterLoop(memory::LoopIndex(0)));
+        thread.scope(memory::Action::EnterLoop(memory::LoopIndex(0))).unwrap();
         for column in 0..5 {
             thread.access(point, 0x10_0000 + 800 * row + 8 * column * (row % 3)).unwrap();
             thread.end_row();

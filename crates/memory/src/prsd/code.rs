@@ -207,12 +207,12 @@ mod tests {
 
     /// Owned pieces, for comparison.
     #[derive(Clone, Debug, PartialEq)]
-    enum Own {
+    enum OwnedPiece {
         Regular(Prsd),
         Irregular(Vec<u64>),
     }
 
-    impl Own {
+    impl OwnedPiece {
         fn of(piece: Piece<'_>) -> Self {
             match piece {
                 Piece::Regular(section) => Self::Regular(section),
@@ -235,16 +235,16 @@ mod tests {
         }
     }
 
-    fn encode(pieces: &[Own]) -> Vec<u8> {
+    fn encode(pieces: &[OwnedPiece]) -> Vec<u8> {
         let (mut encoder, mut out) = (PieceEncoder::default(), Vec::new());
         pieces.iter().for_each(|piece| encoder.put(&mut out, piece.as_piece()));
         out
     }
 
-    fn decode(bytes: &[u8]) -> Result<Vec<Own>, FormatError> {
+    fn decode(bytes: &[u8]) -> Result<Vec<OwnedPiece>, FormatError> {
         let (mut reader, mut pieces) = (PieceReader::new(bytes), Vec::new());
         while let Some(piece) = reader.next_piece()? {
-            pieces.push(Own::of(piece));
+            pieces.push(OwnedPiece::of(piece));
         }
         Ok(pieces)
     }
@@ -253,11 +253,11 @@ mod tests {
         prop_oneof![any::<u64>(), 0x7fff_0000_0000u64..0x7fff_0000_1000]
     }
 
-    fn any_piece() -> impl Strategy<Value = Own> {
+    fn any_piece() -> impl Strategy<Value = OwnedPiece> {
         let dimension = (any_address(), 2u64..5).prop_map(|(stride, length)| Dimension { stride, length });
         let regular = (any_address(), prop::collection::vec(dimension, 1..=DIMENSIONS_MAX))
-            .prop_map(|(start, dimensions)| Own::Regular(Prsd::new(start, &dimensions).unwrap()));
-        let irregular = prop::collection::vec(any_address(), 1..=IRREGULAR_MAX).prop_map(Own::Irregular);
+            .prop_map(|(start, dimensions)| OwnedPiece::Regular(Prsd::new(start, &dimensions).unwrap()));
+        let irregular = prop::collection::vec(any_address(), 1..=IRREGULAR_MAX).prop_map(OwnedPiece::Irregular);
         prop_oneof![regular, irregular]
     }
 
@@ -266,14 +266,14 @@ mod tests {
         fn pieces_come_back(pieces in prop::collection::vec(any_piece(), 0..20)) {
             let bytes = encode(&pieces);
             prop_assert_eq!(decode(&bytes), Ok(pieces.clone()));
-            let all: Vec<u64> = pieces.iter().flat_map(Own::addresses).take(1000).collect();
+            let all: Vec<u64> = pieces.iter().flat_map(OwnedPiece::addresses).take(1000).collect();
             let read: Result<Vec<u64>, FormatError> = AddressReader::new(&bytes).take(1000).collect();
             prop_assert_eq!(read, Ok(all));
         }
 
         #[test]
         fn an_irregular_address_takes_nine_bytes_at_most(runs: Vec<Vec<u64>>) {
-            let pieces: Vec<Own> = runs.into_iter().filter(|run| !run.is_empty()).map(Own::Irregular).collect();
+            let pieces: Vec<OwnedPiece> = runs.into_iter().filter(|run| !run.is_empty()).map(OwnedPiece::Irregular).collect();
             let count: usize = pieces.iter().map(|piece| piece.addresses().len()).sum();
             prop_assert!(encode(&pieces).len() <= 9 * count);
         }
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn an_error_ends_the_addresses() {
-        let mut bytes = encode(&[Own::Irregular(vec![1, 2])]);
+        let mut bytes = encode(&[OwnedPiece::Irregular(vec![1, 2])]);
         bytes.push(0xff);
         let mut addresses = AddressReader::new(&bytes);
         assert_eq!([addresses.next(), addresses.next()], [Some(Ok(1)), Some(Ok(2))]);

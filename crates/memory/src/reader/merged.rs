@@ -41,7 +41,7 @@ impl<'t> MergedRecords<'t> {
     pub(super) fn new(trace: &'t MemoryTrace) -> Self {
         let records = match trace.codec() {
             MemoryCodec::Prsd => {
-                let walk = |(&thread, index)| (thread, ThreadWalk::new(trace, thread, index));
+                let walk = |(&thread, index)| (thread, ThreadWalk::of_accesses(trace, thread, index));
                 Records::Threads(trace.threads.iter().map(walk).collect())
             }
             codec => Records::Chunks {
@@ -91,7 +91,7 @@ fn read_records(
     chunk: &Chunk,
 ) -> Result<IntoIter<AccessRecord>, MemoryTraceError> {
     let mut records = Vec::new();
-    reader.read(trace.content(chunk), &mut records).map_err(|problem| chunk.error(problem))?;
+    reader.read(trace.content(chunk), trace.points().len(), &mut records).map_err(|problem| chunk.error(problem))?;
     Ok(records.into_iter())
 }
 

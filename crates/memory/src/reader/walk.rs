@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use entity::ThreadId;
+use hashbrown::HashMap;
 
 use super::{MemoryTrace, MemoryTraceError, PieceBytes, ThreadIndex};
 use crate::point::PointId;
@@ -35,7 +36,9 @@ pub struct ThreadWalk<'t> {
     row: &'t [Action],
     repeats: u64,
     next_action: usize,
-    points: Vec<PointCursor>,
+    /// Rows without accesses are passed over.
+    has_accesses_only: bool,
+    points: HashMap<PointId, PointCursor>,
     unpacked: UnpackedChunks,
     has_failed: bool,
 }
@@ -52,13 +55,12 @@ struct PointCursor {
 #[derive(Default)]
 struct UnpackedChunks(VecDeque<(u32, Rc<Vec<u8>>)>);
 
-/// Chunks of pieces that are kept unpacked.
+/// Chunks of pieces that are kept unpacked at most, and their bytes.
 const UNPACKED_MAX: usize = 16;
+const UNPACKED_BYTES_MAX: usize = 64 << 20;
 
 impl<'t> ThreadWalk<'t> {
     pub(super) fn new(trace: &'t MemoryTrace, thread: ThreadId, index: &'t ThreadIndex) -> Self {
-        let mut points = Vec::new();
-        points.resize_with(index.pieces.len(), PointCursor::default);
         Self {
             trace,
             thread,
@@ -68,10 +70,16 @@ impl<'t> ThreadWalk<'t> {
             row: &[],
             repeats: 0,
             next_action: 0,
-            points,
+            has_accesses_only: false,
+            points: HashMap::default(),
             unpacked: UnpackedChunks::default(),
             has_failed: false,
         }
+    }
+
+    /// Returns a walk that passes over rows without accesses, however often they are repeated.
+    pub(super) fn of_accesses(trace: &'t MemoryTrace, thread: ThreadId, index: &'t ThreadIndex) -> Self {
+        Self { has_accesses_only: true, ..Self::new(trace, thread, index) }
     }
 
     /// Returns the next action of the thread, or `None` at the end.
@@ -115,16 +123,18 @@ impl<'t> ThreadWalk<'t> {
     fn next_grammar(&mut self) -> Result<bool, MemoryTraceError> {
         let Some(chunk) = self.index.orders.get(self.next_order) else { return Ok(false) };
         self.next_order += 1;
-        let rules = self.trace.rules(chunk).map_err(|problem| chunk.error(problem))?;
+        let mut rules = self.trace.rules(chunk).map_err(|problem| chunk.error(problem))?;
+        if self.has_accesses_only {
+            rules = rules.filtered(|row| self.trace.has_access(row));
+        }
         self.runs = Some(rules.into_terminal_runs());
         Ok(true)
     }
 
     #[inline]
-    fn address(&mut self, PointId(point): PointId) -> Result<u64, MemoryTraceError> {
+    fn address(&mut self, point: PointId) -> Result<u64, MemoryTraceError> {
         loop {
-            let cursor = self.points.get_mut(point as usize).ok_or(MemoryTraceError::Addresses(self.thread))?;
-            match cursor.addresses.as_mut().and_then(Iterator::next) {
+            match self.points.get_mut(&point).and_then(|cursor| cursor.addresses.as_mut()?.next()) {
                 Some(Ok(address)) => return Ok(address),
                 Some(Err(_)) => return Err(MemoryTraceError::Addresses(self.thread)),
                 None => self.refill(point)?,
@@ -134,10 +144,10 @@ impl<'t> ThreadWalk<'t> {
 
     /// Unpacks the next pieces of a point.
     #[cold]
-    fn refill(&mut self, point: u32) -> Result<(), MemoryTraceError> {
+    fn refill(&mut self, point: PointId) -> Result<(), MemoryTraceError> {
         let missing = MemoryTraceError::Addresses(self.thread);
-        let Some(cursor) = self.points.get_mut(point as usize) else { return Err(missing) };
-        let pieces = self.index.pieces.get(point as usize).and_then(|places| places.get(cursor.next));
+        let cursor = self.points.entry(point).or_default();
+        let pieces = self.index.pieces.get(&point).and_then(|pieces| pieces.get(cursor.next));
         let Some(pieces) = pieces else { return Err(missing) };
         cursor.next += 1;
         let bytes = self.unpacked.get(self.trace, self.index, pieces)?;
@@ -181,10 +191,14 @@ impl UnpackedChunks {
         }
         let Some(chunk) = index.addresses.get(pieces.chunk as usize) else { return Ok(Rc::default()) };
         let bytes = Rc::new(trace.unpacked_pieces(chunk).map_err(|problem| chunk.error(problem))?);
-        if self.0.len() == UNPACKED_MAX {
+        self.0.push_back((pieces.chunk, Rc::clone(&bytes)));
+        while self.0.len() > UNPACKED_MAX || self.0.len() > 1 && self.bytes() > UNPACKED_BYTES_MAX {
             self.0.pop_front();
         }
-        self.0.push_back((pieces.chunk, Rc::clone(&bytes)));
         Ok(bytes)
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.iter().map(|(_, bytes)| bytes.len()).sum()
     }
 }

@@ -102,6 +102,11 @@ impl Arena {
         self.run_count
     }
 
+    /// Returns the bytes that the nodes take, which [`Self::clear`] keeps.
+    pub fn memory(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node>() + self.free.capacity() * size_of::<u32>()
+    }
+
     #[inline]
     pub fn grow_run(&mut self, node: u32, count: u64) {
         self.nodes[node as usize].count += count;

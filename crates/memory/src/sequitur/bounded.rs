@@ -25,6 +25,12 @@ impl BoundedGrammars {
         (self.grammar.size() > self.size_limit).then(|| self.grammar.take())
     }
 
+    /// Returns about how many bytes the grammar takes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.grammar.memory()
+    }
+
     /// Returns the rules for the rest, if there is any.
     pub fn finish(&mut self) -> Option<Rules> {
         (self.grammar.length() > 0).then(|| self.grammar.take())

@@ -34,6 +34,11 @@ impl Digrams {
         }
     }
 
+    /// Returns the bytes that the table takes, which [`Self::clear`] keeps.
+    pub fn memory(&self) -> usize {
+        self.first_nodes.allocation_size()
+    }
+
     pub fn clear(&mut self) {
         self.first_nodes.clear();
     }

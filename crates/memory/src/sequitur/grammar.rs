@@ -92,6 +92,13 @@ impl Grammar {
         self.arena.run_count()
     }
 
+    /// Returns about how many bytes the grammar takes, with those that [`Self::clear`] keeps.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let rules = self.rules.capacity() * size_of::<Rule>() + self.free_rules.capacity() * size_of::<u32>();
+        self.arena.memory() + self.digrams.memory() + rules
+    }
+
     /// Returns the number of rules, with the start rule.
     #[must_use]
     pub fn rule_count(&self) -> usize {

@@ -92,20 +92,51 @@ impl Rules {
         TerminalRuns::new(self)
     }
 
+    /// Returns rules that generate those terminals for which `is_wanted` returns true, in their
+    /// order. A rule that generates none of them is empty, and no other rule uses it.
+    #[must_use]
+    pub fn filtered(&self, is_wanted: impl Fn(u32) -> bool) -> Self {
+        let mut filtered = Self::default();
+        for runs in self.iter() {
+            let mut wanted = runs.to_vec();
+            wanted.retain(|run| filtered.generates(run.symbol, &is_wanted));
+            // `None` stands for an empty rule: fewer terminals than before can be counted.
+            let _ = filtered.add_rule(wanted.into_iter());
+        }
+        filtered
+    }
+
+    /// Returns whether a symbol generates any terminal that is wanted.
+    fn generates(&self, symbol: GrammarSymbol, is_wanted: impl Fn(u32) -> bool) -> bool {
+        match symbol {
+            GrammarSymbol::Terminal(terminal) => is_wanted(terminal),
+            GrammarSymbol::Rule(rule) => self.rules.get(rule as usize).is_some_and(|rule| rule.length > 0),
+        }
+    }
+
     /// Adds a rule, which may use the rules before it. Returns `None` if it is empty, uses others
     /// or generates more terminals than a number can count.
     pub(super) fn add_rule(&mut self, runs: impl Iterator<Item = SymbolRun>) -> Option<()> {
         let mut length = 0u64;
         for run in runs {
-            let one = match run.symbol {
-                GrammarSymbol::Terminal(_) => 1,
-                GrammarSymbol::Rule(rule) => self.rules.get(rule as usize)?.length,
+            let (symbol, one) = match run.symbol {
+                GrammarSymbol::Terminal(_) => (run.symbol, 1),
+                GrammarSymbol::Rule(rule) => (self.resolved(rule), self.rules.get(rule as usize)?.length),
             };
             length = length.checked_add(one.checked_mul(run.count)?)?;
-            self.runs.push(run);
+            self.runs.push(SymbolRun { symbol, count: run.count });
         }
         self.rules.push(Rule { end: self.runs.len(), length });
         (length > 0).then_some(())
+    }
+
+    /// Returns what a rule stands for: its only symbol if it has no other. So every rule that is
+    /// entered generates several terminals, and a chain of names does not make each of them slow.
+    fn resolved(&self, rule: u32) -> GrammarSymbol {
+        match self.rule(rule as usize) {
+            Some(&[SymbolRun { symbol, count: 1 }]) => symbol,
+            _ => GrammarSymbol::Rule(rule),
+        }
     }
 
     /// Appends the rules in their form as bytes: the number of rules, and for each rule the number
@@ -318,6 +349,28 @@ mod tests {
     #[test]
     fn a_chain_of_rules_is_no_recursion() {
         assert!(chain(&[&[0, IS_RULE]], 100_000).terminals().eq([7]));
+        assert!(chain(&[&[0, IS_RULE], &[8, 0]], 100_000).terminals().skip(1).eq(std::iter::repeat_n(8, 100_000)));
+    }
+
+    #[test]
+    fn another_name_of_a_rule_costs_nothing() {
+        let rules = chain(&[&[0, IS_RULE]], 3);
+        assert_eq!(rules.rule(3), Some(&[SymbolRun { symbol: GrammarSymbol::Terminal(7), count: 1 }][..]));
+    }
+
+    #[test]
+    fn filtered_rules_generate_the_wanted_terminals_only() {
+        // A = 7 8, B = 8⁵, S = A³ B 9.
+        let rules = Rules::decode(&bytes(&[
+            &[&[7, 0], &[8, 0]],
+            &[&[8, HAS_COUNT, 3]],
+            &[&[1, IS_RULE | HAS_COUNT, 1], &[0, IS_RULE], &[9, 0]],
+        ]));
+        let rules = rules.unwrap();
+        assert_eq!(rules.filtered(|_| true), rules);
+        let (odd, none) = (rules.filtered(|terminal| terminal % 2 == 1), rules.filtered(|_| false));
+        assert!(odd.terminals().eq([7, 7, 7, 9]) && odd.length() == 4);
+        assert!(none.terminals().eq([]) && none.length() == 0);
     }
 
     proptest! {

@@ -3,6 +3,7 @@
 //! [`PredictorOperation`]s. [`FilterPass::path`] runs a prepared path.
 
 use filter::traptor::{BranchKind, BranchOutcome, BranchSite};
+use hashbrown::HashMap;
 use predict::RowBranch;
 use trace::{AppPc, BlockIndex, PathId, PathItems, PathTable};
 
@@ -54,6 +55,8 @@ pub(super) struct PreparedPaths {
     /// Indexed by path number: one more than the index into `prepared`, or [`TOO_LONG`] if the path
     /// cannot be prepared.
     indices: Vec<u32>,
+    /// The same for numbers far beyond the others, which only a damaged trace has.
+    far_indices: HashMap<PathId, u32>,
     prepared: Vec<PreparedPath>,
     operations: Vec<PredictorOperation>,
     points: Vec<RowBranch>,
@@ -62,6 +65,11 @@ pub(super) struct PreparedPaths {
 }
 
 const TOO_LONG: u32 = u32::MAX;
+
+/// Path numbers that have an entry in any case, and as many more for each path that is executed. A
+/// recorder numbers paths densely.
+const NEAR: usize = 1 << 20;
+const NEAR_PER_PATH: usize = 16;
 
 impl PreparedPaths {
     #[inline]
@@ -74,6 +82,9 @@ impl PreparedPaths {
 
     #[cold]
     fn enter(&mut self, paths: PathTable<'_>, path: PathId, block_ends: &BlockEnds) -> u32 {
+        if let Some(&index) = self.far_indices.get(&path) {
+            return index;
+        }
         let (points, operations) = (self.points.len(), self.operations.len());
         let index = match self.prepare(paths, path, block_ends) {
             Some(own) => {
@@ -88,6 +99,10 @@ impl PreparedPaths {
             }
         };
         let number = path.get() as usize;
+        if number >= NEAR + NEAR_PER_PATH * self.prepared.len() {
+            self.far_indices.insert(path, index);
+            return index;
+        }
         if self.indices.len() <= number {
             self.indices.resize(number + 1 + number / 2, 0);
         }
@@ -266,5 +281,26 @@ impl<F: FnMut(LocatedMessage)> FilterPass<'_, F> {
         self.statistics.outcomes_mispredicted += wrong;
         self.statistics.outcomes_predicted += points.len() as u64 - wrong;
         encoded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::{DataMode, LiveTrace, ThreadId, WriteError};
+
+    use super::*;
+
+    #[test]
+    fn path_numbers_of_a_damaged_trace_take_no_memory() {
+        let (mut live, mut prepared) = (LiveTrace::new(DataMode::None), PreparedPaths::default());
+        live.add(0, ThreadId::FIRST, &[100_000_000, 5], &[]);
+        let result: Result<(), WriteError> = live.finish_path_batches(|batch| {
+            for path in [100_000_000, 5, 100_000_000].map(PathId::new) {
+                assert!(prepared.of(batch.paths(), path, &BlockEnds::default()).is_none());
+            }
+            Ok(())
+        });
+        result.unwrap();
+        assert!(prepared.indices.len() < NEAR);
     }
 }

@@ -43,9 +43,13 @@ impl Program {
         for (path, &exit) in fragment.fragment.paths().zip(fragment.exits) {
             self.add_path(path, exit, number, steps_at)?;
         }
-        let older = self.by_head.insert((image, low_pc(head)), number).unwrap_or(NONE);
-        if let Some(older) = self.fragments.get_mut(older as usize) {
-            older.superseded = true;
+        let mut older = self.by_head.insert((image, low_pc(head)), number).unwrap_or(NONE);
+        if let Some(same_head) = self.fragments.get_mut(older as usize) {
+            same_head.superseded = true;
+            if same_head.sequence == sequence {
+                // All fragments of a chunk are equally new, so a lookup needs the newest one only.
+                older = same_head.older;
+            }
         }
         self.fragments.push(FragmentInfo {
             id: fragment.fragment,

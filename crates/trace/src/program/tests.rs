@@ -7,7 +7,7 @@ use wire::code::{
 };
 use wire::word::PATH_MAX;
 
-use super::{CountSum, Program};
+use super::{CountSum, FragmentInfo, Program};
 use crate::block::Refusal;
 use crate::model::{Fragment, Step, Terminator};
 
@@ -82,6 +82,20 @@ fn paths_have_steps_and_counts() {
     assert_eq!((counts.instructions, counts.steps), (4 * 2000 + 2, 3 * 2000 + 1));
     assert_eq!((counts.conditional_taken, counts.conditional_not_taken), (1, 2000));
     assert_eq!((counts.unconditional_direct, counts.unconditional_indirect), (2000, 2000));
+}
+
+/// Otherwise a damaged chunk could make every lookup pass over all fragments of another chunk.
+#[test]
+fn a_lookup_visits_one_fragment_of_each_chunk() {
+    let mut program = program();
+    for first_path in 1..=1000 {
+        add_fragment(&mut program, first_path, &[1], &[(1, TERMINATOR_TAKEN)], 4 + first_path / 501).unwrap();
+    }
+    let at = |sequence| program.fragment_at(0, low_pc(pc(0x1000)), sequence).map(|own| own.id.first_path().get());
+    assert_eq!([4, 5, 6].map(at), [None, Some(500), Some(1000)]);
+    let older = |fragment: &FragmentInfo| program.fragments().get(fragment.older as usize);
+    let newest = program.fragments().last();
+    assert_eq!(std::iter::successors(newest, |&fragment| older(fragment)).count(), 2);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use codec::bytes::ByteReader;
 
 use super::{Chunk, Damage, content};
 use crate::container::{
-    CHUNK_MAGIC, ChunkHeader, FILE_HEADER_BYTES, Kind, TRAILER_BYTES, TRAILER_MAGIC, crc, index_offset,
+    CHUNK_MAGIC, ChunkHeader, ChunkKind, FILE_HEADER_BYTES, TRAILER_BYTES, TRAILER_MAGIC, crc, index_offset,
 };
 use crate::error::Problem;
 
@@ -17,7 +17,7 @@ pub(super) struct ChunkList {
 
 /// Whether chunks follow where the header of a trace should be.
 pub(super) fn looks_like_a_trace(file: &[u8]) -> bool {
-    file.get(FILE_HEADER_BYTES..).and_then(ChunkHeader::parse).is_some_and(|header| header.kind == Kind::Recording)
+    file.get(FILE_HEADER_BYTES..).and_then(ChunkHeader::parse).is_some_and(|header| header.kind == ChunkKind::Recording)
 }
 
 pub(super) fn chunks(file: &[u8]) -> ChunkList {
@@ -34,7 +34,7 @@ fn by_index(file: &[u8]) -> Option<Vec<Chunk>> {
     let index = chunk_at(file, offset)?;
     let stored = file.get(usize::try_from(offset + index.header.header_length()).ok()?..)?;
     let stored = stored.get(..index.header.stored_length as usize)?;
-    if index.header.kind != Kind::Index || crc(&[stored]) != index.header.stored_crc {
+    if index.header.kind != ChunkKind::Index || crc(&[stored]) != index.header.stored_crc {
         return None;
     }
     let entries = content(stored, &index.header).ok()?;
@@ -108,7 +108,7 @@ impl ChunkList {
         if !self.damage.is_empty() {
             return;
         }
-        let reason = match (has(Kind::End), has(Kind::Index)) {
+        let reason = match (has(ChunkKind::End), has(ChunkKind::Index)) {
             (false, _) => "the recording was not finished",
             (true, false) => "the index is missing",
             (true, true) => "the index is damaged",

@@ -10,7 +10,7 @@ use wire::word;
 use super::follow::{Continuation, Transition};
 use crate::InstructionIndex;
 use crate::access::AccessBuffer;
-use crate::container::{CODEC_RAW, ChunkHeader, Extra, Kind, TRAILER_BYTES, crc, file_header, trailer};
+use crate::container::{CODEC_RAW, ChunkHeader, ChunkKind, Extra, TRAILER_BYTES, crc, file_header, trailer};
 use crate::data;
 use crate::decode::{DecodeBuffers, decode};
 use crate::model::{DataMode, Terminator};
@@ -83,8 +83,8 @@ fn rewrite(trace: &Trace, entries: &Entries) -> Vec<u8> {
     let mut instructions: BTreeMap<ThreadId, InstructionIndex> = BTreeMap::new();
     let mut last: &[Entry] = &[];
     let index_header = trace.chunks().last().unwrap().header;
-    assert_eq!(index_header.kind, Kind::Index);
-    for (place, chunk) in trace.chunks().iter().enumerate().filter(|(_, chunk)| chunk.header.kind != Kind::Index) {
+    assert_eq!(index_header.kind, ChunkKind::Index);
+    for (place, chunk) in trace.chunks().iter().enumerate().filter(|(_, chunk)| chunk.header.kind != ChunkKind::Index) {
         let mut header = chunk.header;
         let mut stored = trace.payload(chunk).unwrap().to_vec();
         if let Extra::Path(path) = &mut header.extra {

@@ -159,7 +159,7 @@ impl Direct {
 
     /// Begins behind the first `length` bytes of `file`; `direct` is the same file.
     fn begin_with(direct: File, file: &File, length: u64) -> io::Result<Self> {
-        let mut twice = Twice { direct: Some(direct), usual: file.try_clone()? };
+        let mut twice = FileHandles { direct: Some(direct), usual: file.try_clone()? };
         let (mut buffer, filled) = (Buffer::new(), (length % BLOCK as u64) as usize);
         let at = length - filled as u64;
         file.read_exact_at(&mut buffer.blocks_mut()[..filled], at)?;
@@ -215,12 +215,12 @@ impl Direct {
 
 /// A file that is open twice: for writing past the cache, unless that was refused, and for writing
 /// in the usual way.
-struct Twice {
+struct FileHandles {
     direct: Option<File>,
     usual: File,
 }
 
-impl Twice {
+impl FileHandles {
     /// Some file systems let a file be opened for writing past the cache and refuse only the
     /// writing. A write that was refused, and everything after it, is done in the usual way.
     fn write_at(&mut self, blocks: &[u8], at: u64) -> io::Result<()> {
@@ -234,7 +234,11 @@ impl Twice {
     }
 }
 
-fn write_all(file: &mut Twice, queue: &Receiver<(Buffer, u64)>, give_back: &SyncSender<Buffer>) -> io::Result<()> {
+fn write_all(
+    file: &mut FileHandles,
+    queue: &Receiver<(Buffer, u64)>,
+    give_back: &SyncSender<Buffer>,
+) -> io::Result<()> {
     while let Ok((buffer, at)) = queue.recv() {
         file.write_at(buffer.blocks(), at)?;
         // If the receiver is gone, no buffer will come back either.
@@ -311,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_written_in_the_usual_way() {
+    fn a_refused_direct_write_is_made_through_the_cache() {
         let here = tempfile::tempdir().unwrap();
         for length in [0, 1, BUFFER_BLOCKS * BLOCK, 9_999_999] {
             let mut output = Output::create(&here.path().join("file")).unwrap();
@@ -321,8 +325,8 @@ mod tests {
     }
 
     #[test]
-    fn it_is_refused_once() {
-        let mut file = Twice { direct: Some(refusing()), usual: tempfile::tempfile().unwrap() };
+    fn a_refused_direct_write_ends_direct_writing() {
+        let mut file = FileHandles { direct: Some(refusing()), usual: tempfile::tempfile().unwrap() };
         file.write_at(b"one", 0).unwrap();
         assert!(file.direct.is_none());
         file.write_at(b" two", 3).unwrap();
@@ -334,7 +338,7 @@ mod tests {
     #[test]
     fn other_errors_are_errors() {
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let mut file = Twice { direct: Some(full), usual: tempfile::tempfile().unwrap() };
+        let mut file = FileHandles { direct: Some(full), usual: tempfile::tempfile().unwrap() };
         let error = file.write_at(b"one", 0).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
         assert!(file.direct.is_some());

@@ -20,7 +20,7 @@ use crate::InstructionIndex;
 use crate::access::AccessBuffer;
 use crate::code_chunk::CodeContent;
 use crate::container::{
-    CODEC_RAW, CODEC_ZSTD, ChunkHeader, DataHeader, Extra, FILE_HEADER_BYTES, Kind, PathHeader, RAW_BYTES_MAX,
+    CODEC_RAW, CODEC_ZSTD, ChunkHeader, ChunkKind, DataHeader, Extra, FILE_HEADER_BYTES, PathHeader, RAW_BYTES_MAX,
     TRAILER_BYTES, crc, file_header, trailer,
 };
 use crate::error::WriteError;
@@ -121,7 +121,7 @@ impl Worker {
     pub(super) fn start(&mut self, recording: &Recording) -> Result<(), WriteError> {
         self.append(&file_header())?;
         debug_assert_eq!(self.output.length(), FILE_HEADER_BYTES as u64);
-        self.chunk(Kind::Recording, &write_recording(recording), Extra::None)
+        self.chunk(ChunkKind::Recording, &write_recording(recording), Extra::None)
     }
 
     /// Works until the writer is finished or gone.
@@ -164,7 +164,7 @@ impl Worker {
         self.summary.blocks += u64::from(header.blocks);
         self.summary.fragments += u64::from(header.fragments);
         self.summary.code_bytes += header.code_bytes;
-        self.chunk(Kind::Code, &content.encoded(), Extra::Code(header))?;
+        self.chunk(ChunkKind::Code, &content.encoded(), Extra::Code(header))?;
         refusal.map_or(Ok(()), Err)
     }
 
@@ -181,7 +181,7 @@ impl Worker {
                 Fact::Unmapped { .. } | Fact::Process(_) | Fact::CallStack(_) => {}
             }
         }
-        self.chunk(Kind::Facts, &content, Extra::None)
+        self.chunk(ChunkKind::Facts, &content, Extra::None)
     }
 
     /// Appends a path chunk. If many words wait, it encodes the next path chunk at the same time:
@@ -258,7 +258,13 @@ impl Worker {
             count_path(summary, &header, raw.len() as u64);
             self.summary.totals.add(&total.counts);
             self.summary.word_bytes += raw.len() as u64;
-            self.put(Kind::Path, encoded.codec, raw, encoded.payload.as_deref().unwrap_or(raw), Extra::Path(header))?;
+            self.put(
+                ChunkKind::Path,
+                encoded.codec,
+                raw,
+                encoded.payload.as_deref().unwrap_or(raw),
+                Extra::Path(header),
+            )?;
             // Nothing says where the data of unknown words ends.
             if let Some(data) = data.as_mut().filter(|_| wrong.is_none()) {
                 wrong = data.wrong.take();
@@ -288,18 +294,18 @@ impl Worker {
             count_thread_data(summary, &header, bytes);
         }
         let raw_length = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.put_parts(Kind::Data, codec, (raw_length, raw_crc), &[&stored, rest], Extra::Data(header))
+        self.put_parts(ChunkKind::Data, codec, (raw_length, raw_crc), &[&stored, rest], Extra::Data(header))
     }
 
     fn finish(&mut self, exit: Exit) -> Result<(), WriteError> {
-        self.chunk(Kind::End, &write_exit(exit), Extra::None)?;
+        self.chunk(ChunkKind::End, &write_exit(exit), Extra::None)?;
         self.summary.exit = exit;
         self.summary.threads = self.threads.values().cloned().collect();
         let index = std::mem::take(&mut self.index);
         let index_offset = self.output.length();
         // An index that could not be read back is left out: readers rebuild it by scanning.
         if index.len() <= RAW_BYTES_MAX as usize {
-            self.chunk(Kind::Index, &index, Extra::None)?;
+            self.chunk(ChunkKind::Index, &index, Extra::None)?;
             let length = self.output.length() + TRAILER_BYTES as u64;
             self.append(&trailer(index_offset, length))?;
         }
@@ -310,14 +316,14 @@ impl Worker {
     }
 
     /// Appends a chunk that is not a path.
-    fn chunk(&mut self, kind: Kind, content: &[u8], extra: Extra) -> Result<(), WriteError> {
+    fn chunk(&mut self, kind: ChunkKind, content: &[u8], extra: Extra) -> Result<(), WriteError> {
         match zstd::bulk::compress(content, ZSTD_LEVEL) {
             Ok(stored) if stored.len() < content.len() => self.put(kind, CODEC_ZSTD, content, &stored, extra),
             _ => self.put(kind, CODEC_RAW, content, content, extra),
         }
     }
 
-    fn put(&mut self, kind: Kind, codec: u8, raw: &[u8], stored: &[u8], extra: Extra) -> Result<(), WriteError> {
+    fn put(&mut self, kind: ChunkKind, codec: u8, raw: &[u8], stored: &[u8], extra: Extra) -> Result<(), WriteError> {
         let raw_length = u32::try_from(raw.len()).unwrap_or(u32::MAX);
         self.put_parts(kind, codec, (raw_length, crc(&[raw])), &[stored], extra)
     }
@@ -326,7 +332,7 @@ impl Worker {
     /// parts.
     fn put_parts(
         &mut self,
-        kind: Kind,
+        kind: ChunkKind,
         codec: u8,
         (raw_length, raw_crc): (u32, u32),
         stored: &[&[u8]],

@@ -5,8 +5,8 @@ use std::path::Path;
 use capture::{CaptureOptions, Limits, Selection};
 use replay::OrderedBatches;
 use trace::{
-    Batch, DataMode, InstructionIndex, InstructionWindow, Live, Merged, ReadError, RoundRobinUnit, Step, ThreadInfo,
-    Trace,
+    Batch, DataMode, InstructionIndex, InstructionWindow, LiveTrace, MergedBatches, ReadError, RoundRobinUnit, Step,
+    ThreadInfo, Trace,
 };
 
 use super::files::DescriptorFile;
@@ -117,7 +117,7 @@ fn read<T: Tool>(
 }
 
 fn read_path_batches<T: Tool>(
-    mut merged: Merged<'_>,
+    mut merged: MergedBatches<'_>,
     tool: &mut T,
     descriptors: &mut DescriptorFile,
     reader: &mut TraceReader,
@@ -133,7 +133,7 @@ fn read_path_batches<T: Tool>(
 }
 
 fn read_memory<T: Tool>(
-    mut merged: Merged<'_>,
+    mut merged: MergedBatches<'_>,
     tool: &mut T,
     descriptors: &mut DescriptorFile,
     reader: &mut TraceReader,
@@ -198,7 +198,7 @@ fn run<T: Tool>(common: &Common, tool: &mut T, descriptors: &mut DescriptorFile)
         ..CaptureOptions::default()
     };
     let narrow = matches!(descriptors.format, RecordFormat::Binary(binary) if !binary.wide);
-    let live = tool.sharing().order_live(Live::new(T::DATA));
+    let live = tool.sharing().order_live(LiveTrace::new(T::DATA));
     let mut receiver = ToolReceiver { tool, descriptors, threads: 0, narrow, quiet: common.quiet };
     let exit = live::run(&options, live, &mut receiver)?;
     let status = if common.source.pid.is_some() { 0 } else { status(exit) };
@@ -227,7 +227,7 @@ impl<T: Tool> Receiver for ToolReceiver<'_, T> {
         Ok(())
     }
 
-    fn path(&mut self, live: &mut Live, executed: ThreadWords<'_>) -> Result<(), Stopped> {
+    fn path(&mut self, live: &mut LiveTrace, executed: ThreadWords<'_>) -> Result<(), Stopped> {
         let Self { tool, descriptors, .. } = self;
         if descriptors.is_full() {
             return Ok(());
@@ -250,7 +250,7 @@ impl<T: Tool> Receiver for ToolReceiver<'_, T> {
         }
     }
 
-    fn finish(&mut self, live: &mut Live) -> Result<(), Stopped> {
+    fn finish(&mut self, live: &mut LiveTrace) -> Result<(), Stopped> {
         let Self { tool, descriptors, .. } = self;
         match tool.input_form() {
             InputForm::PathBatches => live.finish_path_batches(|batch| {

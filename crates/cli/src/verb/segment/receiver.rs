@@ -1,7 +1,7 @@
 //! Passes the execution of a running program to the segmenter.
 
 use experiment::segment::LiveSegmenter;
-use trace::{Live, ThreadInfo};
+use trace::{LiveTrace, ThreadInfo};
 
 use crate::live::{Receiver, ThreadWords};
 use crate::output::Stopped;
@@ -11,7 +11,7 @@ impl Receiver for LiveSegmenter<'_> {
         Ok(())
     }
 
-    fn path(&mut self, live: &mut Live, executed: ThreadWords<'_>) -> Result<(), Stopped> {
+    fn path(&mut self, live: &mut LiveTrace, executed: ThreadWords<'_>) -> Result<(), Stopped> {
         let ThreadWords { image, thread, words, data } = executed;
         live.path(image, thread, words, data, |blocks, batch| {
             self.add_batch(blocks, batch);
@@ -19,7 +19,7 @@ impl Receiver for LiveSegmenter<'_> {
         })
     }
 
-    fn finish(&mut self, live: &mut Live) -> Result<(), Stopped> {
+    fn finish(&mut self, live: &mut LiveTrace) -> Result<(), Stopped> {
         live.finish(|blocks, batch| {
             self.add_batch(blocks, batch);
             Ok::<_, Stopped>(())

@@ -7,12 +7,12 @@ use crate::prsd::{AddressReader, PieceEncoder};
 
 /// A piece, owned.
 #[derive(Clone, Debug, PartialEq)]
-enum Own {
+enum OwnedPiece {
     Regular(Prsd),
     Irregular(Vec<u64>),
 }
 
-impl Own {
+impl OwnedPiece {
     fn of(piece: Piece<'_>) -> Self {
         match piece {
             Piece::Regular(section) => Self::Regular(section),
@@ -21,9 +21,9 @@ impl Own {
     }
 }
 
-fn detect_with(max_level: usize, addresses: impl IntoIterator<Item = u64>) -> Vec<Own> {
+fn detect_with(max_level: usize, addresses: impl IntoIterator<Item = u64>) -> Vec<OwnedPiece> {
     let (mut detector, mut pieces) = (Detector::new(max_level), Vec::new());
-    let mut keep = |piece: Piece<'_>| pieces.push(Own::of(piece));
+    let mut keep = |piece: Piece<'_>| pieces.push(OwnedPiece::of(piece));
     addresses.into_iter().for_each(|address| detector.push(address, &mut keep));
     detector.finish(&mut keep);
     assert!(detector.length == 0 && detector.irregular.is_empty());
@@ -31,7 +31,7 @@ fn detect_with(max_level: usize, addresses: impl IntoIterator<Item = u64>) -> Ve
     pieces
 }
 
-fn detect(addresses: impl IntoIterator<Item = u64>) -> Vec<Own> {
+fn detect(addresses: impl IntoIterator<Item = u64>) -> Vec<OwnedPiece> {
     detect_with(MAX_LEVEL, addresses)
 }
 
@@ -40,8 +40,8 @@ fn section(start: u64, dimensions: &[(u64, u64)]) -> Prsd {
     Prsd::new(start, &dimensions.iter().map(dimension).collect::<Vec<_>>()).unwrap()
 }
 
-fn regular(start: u64, dimensions: &[(u64, u64)]) -> Own {
-    Own::Regular(section(start, dimensions))
+fn regular(start: u64, dimensions: &[(u64, u64)]) -> OwnedPiece {
+    OwnedPiece::Regular(section(start, dimensions))
 }
 
 /// The nest of Figure 6, `A[i][j]` of `int A[200][200]` where an int has size one.
@@ -109,7 +109,7 @@ fn metric_figure_6() {
     nest.check(row(N - 1), 1, M, compound(N - 1));
     // Section 4.3: the RSD of Frame 11 becomes a child of the PRSD above.
     let mut pieces = Vec::new();
-    nest.detector.finish(&mut |piece| pieces.push(Own::of(piece)));
+    nest.detector.finish(&mut |piece| pieces.push(OwnedPiece::of(piece)));
     assert_eq!(pieces, [regular(A, &[(1, M), (200, N)])]);
 }
 
@@ -151,7 +151,7 @@ fn nests_of_any_depth_are_one_piece() {
     }
     let dimensions: Vec<(u64, u64)> = (0..DIMENSIONS_MAX as u32).map(|depth| (100u64.pow(depth), 3)).collect();
     let deep = section(A, &dimensions);
-    assert_eq!(detect(deep.addresses()), [Own::Regular(deep)]);
+    assert_eq!(detect(deep.addresses()), [OwnedPiece::Regular(deep)]);
 }
 
 #[test]
@@ -159,11 +159,11 @@ fn sections_that_leave_the_highest_level_are_flushed() {
     let whole = section(A, &[(8, 5), (1000, 4), (100_000, 3)]);
     let row = |plane: u64, row: u64| regular(A + 100_000 * plane + 1000 * row, &[(8, 5)]);
     let plane = |plane: u64| regular(A + 100_000 * plane, &[(8, 5), (1000, 4)]);
-    let rows: Vec<Own> = (0..12).map(|at| row(at / 4, at % 4)).collect();
+    let rows: Vec<OwnedPiece> = (0..12).map(|at| row(at / 4, at % 4)).collect();
     assert_eq!(detect_with(0, whole.addresses()), rows);
     assert_eq!(detect_with(1, whole.addresses()), [plane(0), plane(1), plane(2)]);
-    assert_eq!(detect_with(2, whole.addresses()), [Own::Regular(whole)]);
-    assert_eq!(detect_with(usize::MAX, whole.addresses()), [Own::Regular(whole)]);
+    assert_eq!(detect_with(2, whole.addresses()), [OwnedPiece::Regular(whole)]);
+    assert_eq!(detect_with(usize::MAX, whole.addresses()), [OwnedPiece::Regular(whole)]);
 }
 
 #[test]
@@ -182,8 +182,8 @@ fn a_change_of_phase_flushes_in_order() {
     // The last one of the irregular addresses meets the first one of the second nest, whose first
     // row is therefore shorter.
     let expected = [
-        Own::Regular(first),
-        Own::Irregular(vec![3, 0x5555, 42, 0x9_0000]),
+        OwnedPiece::Regular(first),
+        OwnedPiece::Irregular(vec![3, 0x5555, 42, 0x9_0000]),
         regular(0x9_0004, &[(4, 19)]),
         regular(0x9_1000, &[(4, 20), (4096, 6)]),
     ];
@@ -193,8 +193,8 @@ fn a_change_of_phase_flushes_in_order() {
 #[test]
 fn short_sections_are_irregular_unless_they_are_children() {
     assert_eq!(detect([]), []);
-    assert_eq!(detect([7]), [Own::Irregular(vec![7])]);
-    assert_eq!(detect([7, 9]), [Own::Irregular(vec![7, 9])]);
+    assert_eq!(detect([7]), [OwnedPiece::Irregular(vec![7])]);
+    assert_eq!(detect([7, 9]), [OwnedPiece::Irregular(vec![7, 9])]);
     assert_eq!(detect([7, 9, 11]), [regular(7, &[(2, 3)])]);
     assert_eq!(detect([7, 9, 107, 109]), [regular(7, &[(2, 2), (100, 2)])]);
 }
@@ -229,12 +229,12 @@ proptest! {
     fn pieces_generate_the_addresses(addresses in any_addresses(), max_level in 0usize..9) {
         let pieces = detect_with(max_level, addresses.iter().copied());
         let generated = pieces.iter().flat_map(|piece| match piece {
-            Own::Regular(section) => section.addresses().collect(),
-            Own::Irregular(addresses) => addresses.clone(),
+            OwnedPiece::Regular(section) => section.addresses().collect(),
+            OwnedPiece::Irregular(addresses) => addresses.clone(),
         });
         prop_assert!(generated.eq(addresses.iter().copied()));
         for piece in &pieces {
-            let height = matches!(piece, Own::Regular(section) if section.height() > max_level);
+            let height = matches!(piece, OwnedPiece::Regular(section) if section.height() > max_level);
             prop_assert!(!height);
         }
     }
