@@ -152,6 +152,8 @@ fn restartable_sequences_stay_exclusive() {
 /// System calls that wait go on waiting, for the time that is left, and are not interrupted.
 #[test]
 fn waiting_system_calls_are_not_interrupted() {
+    // They wait for two seconds, in which the recorder has to attach twice.
+    let _lock = lock_for_timing();
     let directory = scratch();
     let running = start(&program(&directory, "waits.c", include_str!("../programs/waits.c")), &[]);
     std::thread::sleep(Duration::from_millis(500));
