@@ -1,5 +1,5 @@
-//! `cargo xtask experiments`: repeats the measurements of the theses and of METRIC, keeps all tables
-//! and a selection of figures under docs/experiments/, and updates the numbers that
+//! `cargo xtask experiments`: repeats the measurements of the theses and of METRIC, keeps all
+//! tables and a selection of figures under docs/experiments/, and updates the numbers that
 //! docs/experiments.md quotes from them.
 
 mod quotes;

@@ -1,12 +1,12 @@
 //! Loops equal those that LLVM finds in its own code.
 //!
-//! clang writes its loops into the assembly as comments: "=>This Loop Header: Depth=1", "Parent Loop
-//! BB0_3 Depth=1". The labels stay symbols, so that the comments get addresses. The loops that
+//! clang writes its loops into the assembly as comments: "=>This Loop Header: Depth=1", "Parent
+//! Loop BB0_3 Depth=1". The labels stay symbols, so that the comments get addresses. The loops that
 //! crate `scope` finds in a recording of the program have to have the same headers, depths and
 //! parents. Two differences are explained, and allowed only where the assembly shows the reason:
 //!
-//! * A tail call of the function itself is a call to LLVM, and a jump to the function's entry to us,
-//!   which makes a loop.
+//! * A tail call of the function itself is a call to LLVM, and a jump to the function's entry to
+//!   us, which makes a loop.
 //! * We know the targets of a jump table that were executed, LLVM knows all of them.
 
 use std::collections::BTreeMap;

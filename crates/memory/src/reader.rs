@@ -294,8 +294,8 @@ impl MemoryTrace {
         self.rows.get(row)
     }
 
-    /// Returns whether a row has an access. A missing row counts as one that has: a walk must come to
-    /// it, and fail.
+    /// Returns whether a row has an access. A missing row counts as one that has: a walk must come
+    /// to it, and fail.
     fn has_access(&self, row: u32) -> bool {
         self.rows.get(row).is_none_or(|row| row.iter().any(|action| matches!(action, Action::Access(_))))
     }

@@ -3,8 +3,8 @@
 //! smaller and faster than one of single accesses.
 //!
 //! A loop with many branches may have more different rows than memory has room for. So a table
-//! takes new rows up to a limit. Behind it, the actions of a new row are rows of their own, of which
-//! there are only as many as there are access points and scopes.
+//! takes new rows up to a limit. Behind it, the actions of a new row are rows of their own, of
+//! which there are only as many as there are access points and scopes.
 #![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation)]
 
 use std::ops::Range;

@@ -103,8 +103,8 @@ impl Chart<Bars> {
         self
     }
 
-    /// Draws the bars of a category on top of each other, the first series at the bottom, instead of
-    /// side by side. For values above zero without ranges, on a linear axis.
+    /// Draws the bars of a category on top of each other, the first series at the bottom, instead
+    /// of side by side. For values above zero without ranges, on a linear axis.
     pub fn stacked(mut self) -> Self {
         self.kind.stacked = true;
         self

@@ -287,7 +287,8 @@ fn a_jump_out_of_inner_calls_ends_them() {
 #[test]
 fn an_exception_that_a_loop_catches_does_not_leave_it() {
     let program = Program {
-        // `f` calls `g` in a loop; `g` may end at a landing pad of `f`, which goes on with the loop.
+        // `f` calls `g` in a loop; `g` may end at a landing pad of `f`, which goes on with the
+        // loop.
         blocks: vec![Next, Call(5), Branch(1), Return, Jump(2), Branch(7), Return, IndirectJump],
         functions: vec![("f", 0, 4), ("g", 5, 7)],
     };

@@ -162,8 +162,8 @@ pub struct ExperimentMetric {
     pub traces: Vec<PathBuf>,
     /// Programs: cholesky, fft, lu-contiguous, lu-noncontiguous, matmul, nbody, ocean-contiguous,
     /// ocean-noncontiguous, radiosity, radix, raytrace, water, and those of `experiment segment`.
-    /// By default most of the former, and bzip2, gcc, gzip, openssl, perl, sort, sqlite, xz and zstd
-    /// if they are installed.
+    /// By default most of the former, and bzip2, gcc, gzip, openssl, perl, sort, sqlite, xz and
+    /// zstd if they are installed.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub programs: Vec<String>,
     /// Skip the first N instructions of each program: most of a million are the dynamic linker's.

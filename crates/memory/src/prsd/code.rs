@@ -273,7 +273,8 @@ mod tests {
 
         #[test]
         fn an_irregular_address_takes_nine_bytes_at_most(runs: Vec<Vec<u64>>) {
-            let pieces: Vec<OwnedPiece> = runs.into_iter().filter(|run| !run.is_empty()).map(OwnedPiece::Irregular).collect();
+            let runs = runs.into_iter().filter(|run| !run.is_empty());
+            let pieces: Vec<OwnedPiece> = runs.map(OwnedPiece::Irregular).collect();
             let count: usize = pieces.iter().map(|piece| piece.addresses().len()).sum();
             prop_assert!(encode(&pieces).len() <= 9 * count);
         }
