@@ -218,7 +218,8 @@ struct Round {
     codecs: BTreeMap<&'static str, CodecResult>,
 }
 
-/// What a codec makes of a recording. The keys are those of `trackway memory compress --json`.
+/// What a codec makes of a recording. A key that `trackway memory compress --json` has, too, means
+/// the same here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct CodecResult {
     compressed_bytes: u64,
